@@ -40,8 +40,9 @@ from .folder.settings import FORMAT, SETTINGS_FILE
 
 
 class WalkStore:
-    """The folder of a walk (a steered video) in progress. If the disk is full or a write fails, the saved data stays,
-    the walk continues unsaved, and `failure` is the reason."""
+    """The folder of a walk (a steered video) in progress, to which each chunk is saved. If a write fails, as on a full
+    disk, nothing more is saved, but the saved chunks stay and the walk goes on. `failure` is then the reason, else it
+    is empty."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class WalkStore:
         """Create the folder. Raises InputError if it cannot be written.
 
         engine: the model's functions and settings.
-        picture: the tensors `frame`, the first frame, and `image`, its latent.
+        picture: two tensors by name: `frame`, the first frame, and `image`, its latent.
         lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
         unit: the camera's unit of length.
         before: the state of the video that the walk continues, or None.
@@ -83,8 +84,8 @@ class WalkStore:
         return self.latent_frames // self._engine.chunk
 
     def add_prompt(self, text: str, context: Tensor) -> None:
-        """Save the prompt of the next chunks, with its embedding `context` [1, L, D]. Raises InputError if it is the
-        walk's first prompt and cannot be written."""
+        """Save the prompt of the next chunks, with its embedding `context` [1, L, D]. If writing fails for the walk's
+        first prompt, InputError is raised. If it fails for a later one, only `failure` is set."""
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -99,7 +100,7 @@ class WalkStore:
             self._try(lambda: self._write_settings({}))
 
     def append(self, latent: Tensor, relative_poses: np.ndarray, poses: np.ndarray, inputs: FrameInputs) -> None:
-        """Save a chunk of n latent frames and m video frames. After a failed write this does nothing.
+        """Save a chunk of n latent frames and m video frames. Do nothing if an earlier write has failed.
 
         latent: float32 [1, 16, n, h, w].
         relative_poses: the model's camera input [n, 4, 4].
@@ -111,8 +112,8 @@ class WalkStore:
             self._try(lambda: self._append(rows, latent.shape[2], inputs))
 
     def record_rebuild(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed after the last chunk. The reason is another prompt if `refresh`
-        is True, else a return to an earlier chunk."""
+        """Record that keys and values were recomputed after the last chunk. The cause was a new prompt if `refresh` is
+        true, else a return to an earlier chunk."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
@@ -139,7 +140,8 @@ class WalkStore:
             file.seek(0, os.SEEK_END)
 
     def _try(self, write: Any) -> str:
-        """Call `write()`. If it fails, stop saving and return the reason; otherwise return an empty string."""
+        """Call `write()`, and return an empty string. If it raises OSError or InputError, set `failure`, so that
+        nothing more is saved, and return the reason."""
         try:
             write()
         except (OSError, InputError) as error:
@@ -168,12 +170,13 @@ class WalkStore:
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return the poses of the walk's video frames, float64 [n, 4, 4]. If the walk continues another video, that
-        video's last pose comes first."""
+        """Return the poses of the walk's video frames, float64 [n, 4, 4]. If the walk continues another video, the
+        result has one more pose at the start: the last pose of this video."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
-        """Return the state after the last saved chunk, for a continuation. Raises InputError before the first chunk."""
+        """Return the state after the last saved chunk, from which another walk or run can continue. Raises InputError
+        before the first chunk."""
         return load_walk(self.folder)
 
     def _write_prompt(self) -> None:
@@ -196,7 +199,8 @@ class WalkStore:
             part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Move the recorded inputs into `walk.json`, and close all files."""
+        """Move the recorded inputs into `walk.json`, and close all files. If `walk.json` cannot be written, the inputs
+        stay in their file."""
         try:
             self._write_settings({"inputs": self._inputs.rows()})
             self._inputs.close(delete=True)

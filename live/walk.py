@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 PREEMPT = 0.3
-"""If the last chunk's first frames took longer than this many seconds, a change of keys restarts the chunk that is
-being made, at most once."""
+"""On a slow machine a change of keys restarts the chunk that is being made, at most once. A machine is slow if the last
+chunk's first frames took longer than this many seconds."""
 
 
 class WalkOptions(TypedDict, total=False):
-    """The options of a session's walks (steered videos).
+    """The options of each walk (steered video) of a session.
 
     speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
-    model was trained with); by default 0.5. Shift doubles it.
-    walls: whether the walls of a known map stop the camera, by default true.
-    path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
-    seed: a seed that replaces the seed of the Start.
+        model was trained with); by default 0.5. Shift doubles it.
+    walls: whether the camera stops at the walls of a known map, by default true.
+    path: camera-to-world poses [n, 4, 4] for the camera to follow, one per video frame; None lets the user steer.
+    seed: a seed that replaces the seed of the Start; None keeps that seed.
     """
 
     speed: float
@@ -55,8 +55,8 @@ class WalkOptions(TypedDict, total=False):
 
 
 class Walk(WalkWorld):
-    """A walk: a steered video that begins at a Start or continues an earlier video. It is saved in a folder. Only one
-    thread may use it, but the iterator that `chunk_ahead` returns may run in another."""
+    """A walk: a steered video that begins at a Start or continues an earlier video, and is saved in a folder. Only one
+    thread may use a Walk. One exception: the iterator that `chunk_ahead` returns may run in another thread."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Walk(WalkWorld):
         start: the start of the video, or the state of an earlier video to continue.
         controls: the user's inputs.
         folder: the folder to save the walk in.
-        options: see WalkOptions. A `path` overrides the inputs.
+        options: see WalkOptions. With a `path` the inputs do not move the camera.
 
         Raises InputError if the start does not fit the engine, and CameraError for an invalid path.
         """
@@ -118,7 +118,7 @@ class Walk(WalkWorld):
 
     @property
     def ended(self) -> bool:
-        """Whether the recorded path is too short for another chunk. The value is False for a steered walk."""
+        """Whether what remains of the recorded path is shorter than a chunk. It is always False for a steered walk."""
         frames = FRAMES_PER_LATENT * self.engine.chunk
         return self.camera.frames_left < (frames - FRAMES_PER_LATENT if self._begins_video else frames)
 
@@ -129,9 +129,11 @@ class Walk(WalkWorld):
 
     @property
     def camera_rests(self) -> bool:
-        """Whether the camera would stand still in the next chunk. It stands still if nothing is pressed and no earlier
-        movement continues. It also stands still if a wall or the pitch limit stopped it in the last chunk, and the
-        inputs are unchanged."""
+        """Whether the camera would stand still in the next chunk. This is so in two cases:
+
+        - There is no input, and no earlier movement continues.
+        - In the last chunk a wall or the pitch limit stopped the camera completely, and no input has changed since.
+        """
         if self._blocked:
             return not self.controls.has_changed
         return not (self.controls.has_input or self.camera.is_moving)
@@ -141,8 +143,8 @@ class Walk(WalkWorld):
         self._switches_when_stuck = self.controls.switches
 
     def detect_crate(self) -> bool:
-        """Return True once: at the first call that finds the camera near the crate, which the user has to find in the
-        map. All other calls return False, and so does every call for a walk without a map."""
+        """Return whether the camera is near the map's crate, which the user has to find, but True only once in a walk.
+        After that, and for a walk without a map, return False."""
         if self.found or self.map is None:
             return False
         self.found = self.map.is_near_crate(self.camera.pose[:3, 3])
@@ -154,12 +156,12 @@ class Walk(WalkWorld):
         return self._chunk_count
 
     def chunk(self) -> Iterator[Frames]:
-        """Make the next chunk with the current inputs and yield its frames: of the first latent frame, then of the
-        others.
+        """Make the next chunk with the current inputs, and yield its frames: one Frames object for the first latent
+        frame, then one for the others, if any.
 
-        The chunk is saved before its last frames are yielded, and the cache of keys and values is updated afterwards.
-        With CUDA graphs this update is queued before the frames are yielded, so that the GPU works while Python
-        delivers the frames or another GPU decodes them.
+        The chunk is saved before its last frames are yielded. The cache of keys and values is updated after that. With
+        CUDA graphs the update is queued on the GPU earlier, before any frames are yielded. The GPU then works while
+        Python delivers the frames or another GPU decodes them.
         """
         chunk = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != chunk.latent.device
@@ -177,8 +179,9 @@ class Walk(WalkWorld):
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and return an iterator that decodes the chunk's frames on request. The cache is
-        not updated. Until the iterator ends, only this method and the cache update (`update_cache`) may be called."""
+        """Make and save the next chunk, and return an iterator that decodes its frames on request. Unlike `chunk`, this
+        method does not update the cache; call `update_cache` afterwards. Until the iterator ends, no methods but these
+        two may be called."""
         chunk = self._next_chunk()
         frames = self._decoded_parts(chunk, decode_parts(chunk, self._decoder))
         self._save(chunk)
@@ -189,9 +192,11 @@ class Walk(WalkWorld):
         self._world.remember()
 
     def _next_chunk(self) -> LatentChunk:
-        """Make the next chunk. On a slow machine, where the last chunk's first frames took longer than PREEMPT, a
-        change of the pressed keys restarts the chunk. The pressed keys are compared after each forward in the chunk's
-        first half. A chunk is restarted only once, because a second restart would lose more time than it gains."""
+        """Make the next chunk. On a slow machine (see PREEMPT), a change of the pressed keys restarts it.
+
+        The pressed keys are compared after each forward of the chunk's first half. A chunk is restarted only once,
+        because a second restart would lose more time than it gains. A walk with a path never restarts a chunk.
+        """
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def check_keys(forward: int) -> None:
@@ -258,10 +263,11 @@ class Walk(WalkWorld):
 
         context: the embedding [1, L, D] of the text.
         refresh: whether to recompute the window's cached keys and values with this prompt, so that the video changes
-        immediately.
-        cause: the input that changes the prompt, for the receipts.
+            immediately.
+        cause: the input that changes the prompt; the next chunk reports it in a Receipt.
 
-        Raises InputError for `refresh` after saving has failed, because the window's chunks are not on disk then.
+        Raises InputError if `refresh` is true after saving has failed, because the window's chunks are then not on
+        disk.
         """
         if refresh and (failure := self.store.failure):
             raise InputError(f"the past frames cannot change at once: {failure}; send the prompt without `refresh`")
@@ -272,9 +278,9 @@ class Walk(WalkWorld):
             self.rebuild(refresh=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `cause` is the input
-        that requests this, for the receipts. Raises InputError if `chunk` is negative or above the number of saved
-        chunks."""
+        """Keep the first `chunk` chunks of this walk, discard the later ones, and continue from there. `cause` is the
+        input that requests this; the next chunk reports it in a Receipt. Raises InputError if `chunk` is negative or
+        above the number of saved chunks."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)
@@ -285,7 +291,8 @@ class Walk(WalkWorld):
         self.frames = max(0, FRAMES_PER_LATENT * self.store.latent_frames + (self.frames_before or -3))
 
     def close(self) -> None:
-        """Free the World and the decoder. The saved data can still be read."""
+        """Free the World and the decoder, move the recorded inputs into walk.json, and close the walk's files. The
+        saved data can still be read."""
         self._free_world()
         self.store.close()
 
@@ -295,6 +302,6 @@ class Walk(WalkWorld):
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
-        """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`. With `exact` the VAE
-        decodes in fp32; otherwise values that are too large for fp16 raise OverflowError."""
+        """Decode all saved chunks with the VAE, and yield their frames. This works also after `close`. With `exact` the
+        VAE decodes in fp32. Otherwise OverflowError is raised if a value is too large for fp16."""
         return decode_saved(self.engine, self.store, self._state, exact=exact)

@@ -22,26 +22,27 @@ from .walk import Walk
 
 log = logging.getLogger(__name__)
 MakeWalk = Callable[[Start | WorldState, Path], Walk]
-"""The signature make(begin, folder) of a function that returns a new Walk, saved in `folder`."""
+"""The type of a function make(begin, folder) that returns a new Walk, saved in `folder`."""
 ReportUnsaved = Callable[[str], None]
-"""A callback report(reason) that reports why a walk (a steered video) could not be saved."""
+"""A callback report(reason) for a walk (a steered video) that could not be saved completely. `reason` is a message."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
-"""The file names of a walk's videos. If the VAE decodes the walk for the user, its frames are written to VIDEO. If a
-tiny decoder does so, its frames are written to PREVIEW. After such a walk, the VAE decodes VIDEO, which replaces
-PREVIEW."""
+"""The file names of a walk's videos. VIDEO has frames that the VAE has decoded. If a tiny decoder makes the frames that
+the user sees, these are written to PREVIEW. After the walk the VAE decodes it again into VIDEO, and PREVIEW is
+deleted."""
 
 
 class Walks:
-    """The walks of a session. `current` is the current walk, and `video` is its video file or None. A thread completes
-    the files of finished walks."""
+    """The walks of a session, one after the other. `current` is the current walk or None. `video` is its video file, or
+    None without one. A thread completes the files of finished walks."""
 
     def __init__(
         self, make: MakeWalk, folder: str | Path | None, *, whole: bool, fps: float, report_video: ReportUnsaved
     ) -> None:
-        """Prepare to save walks in subfolders of `folder`.
+        """Prepare to save walks.
 
-        folder: the folder, or None for a temporary one, which `close` deletes; no videos are written then.
         make: the function that begins a walk (see MakeWalk).
+        folder: the folder in which each walk gets a subfolder. None selects a temporary folder, which `close` deletes,
+            and no videos are written.
         whole: whether to save a state and a camera path of each finished walk.
         fps: the frame rate of the videos.
         report_video: called with a reason if a video becomes incomplete.
@@ -57,8 +58,8 @@ class Walks:
 
     def begin(self, start: Start | WorldState, report: ReportUnsaved) -> Walk:
         """End the current walk, begin another one at `start`, and return it. `report(reason)` is called if files of the
-        old walk cannot be written. Raises InputError or CameraError if the new walk cannot begin; `current` is None
-        then."""
+        ended walk cannot be written. Raises InputError or CameraError if the new walk cannot begin. In this case there
+        is no current walk any more: `current` is None."""
         self._end(report)
         folder = self._own_folder()
         try:
@@ -75,8 +76,8 @@ class Walks:
         return self.current
 
     def _own_folder(self) -> Path:
-        """Create and return a new folder walk-N, even while other processes create theirs. Raises InputError if it
-        cannot be created."""
+        """Create a folder walk-N with an unused number N, and return it. Other processes may create such folders at the
+        same time. Raises InputError if the folder cannot be created."""
         while True:
             self._number += 1
             folder = self._folder / f"walk-{self._number}"
@@ -110,9 +111,11 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None if the engine records no videos. If `preview` is True, the file is
-    for the frames shown during the walk, else for frames that the VAE decodes afterwards. `report(reason)` is called if
-    the video becomes incomplete."""
+    """Return a new video file for a walk, or None if the engine records no videos.
+
+    `preview` says which frames the file is for: those shown during the walk if true, else those that the VAE decodes
+    after the walk. `report(reason)` is called if the video becomes incomplete.
+    """
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, report)
@@ -121,8 +124,15 @@ def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool =
 def _write(
     walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report: ReportUnsaved, lock: ExitStack
 ) -> None:
-    """Complete the files of a finished walk, then release its `lock`: close the `video`, write state and camera path if
-    `whole`, and decode the final video if the `video` was a preview. `report(reason)` is called if this fails."""
+    """Complete the files of a finished walk:
+
+    - Close the `video`.
+    - If `whole` is true, write the state and the camera path.
+    - If the `video` shows frames of a tiny decoder, decode the final video with the VAE.
+
+    `report(reason)` is called if a step fails, and later steps are left out. In any case the walk's `lock` is released
+    at the end.
+    """
     try:
         if video is not None:
             video.close()
@@ -137,7 +147,7 @@ def _write(
 
 
 def _decode_again(walk: Walk, fps: float, report: ReportUnsaved) -> None:
-    """Decode a finished walk with the VAE, and replace its video of preview frames by the result. `report(reason)` is
+    """Decode a finished walk with the VAE into a new video, and delete the video of preview frames. `report(reason)` is
     called if the new video is incomplete."""
     log.info("The VAE decodes the walk in %s.", walk.store.folder)
     for exact in (False, True):

@@ -16,20 +16,20 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_QUEUED_BYTES = 64_000_000
-"""At most this many bytes of frames (raw pixels) wait in a client's queue. If there are more, the oldest frames are
-dropped."""
+"""A client's queue holds at most this many bytes of frames (raw pixels). If there are more, the oldest frames are
+dropped, but never the newest batch."""
 MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
 LONGEST_WAIT = 1.5
-"""At most this many seconds of playback, but at least 16 frames, wait in a client's queue. If there are more, the
-oldest frames are dropped, so that the client does not fall further behind. This limit does not apply to a client whose
-Init sets `most_chunks`."""
+"""A client's queue holds at most this many seconds of playback, but at least 16 frames. If there are more, the oldest
+frames are dropped, so that a slow client does not fall further behind. The limit does not apply to a client whose Init
+sets `most_chunks`."""
 
 
 class Client:
-    """The connection to one client: a queue of frames and messages, for which the walk never waits. `is_own_page` is
-    True if the client is this project's own page. `threads` encode the frames. All methods must be called in the event
-    loop."""
+    """The connection to one client. Frames and messages wait in a queue, so the walk never waits for the network.
+    `is_own_page` is True if the client is this project's web page. The executor `threads` encodes the frames. All
+    methods must be called in the event loop."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.is_own_page, self.moving = uuid4().hex, init.is_own_page, init.moving
@@ -70,7 +70,7 @@ class Client:
         self._unsent = []
 
     def finish(self) -> None:
-        """End `send` once the queue is empty."""
+        """Make `send` return as soon as the queue is empty."""
         self.finished = True
         self._changed.set()
 

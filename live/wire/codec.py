@@ -10,8 +10,8 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""MSGPACK sends raw frames of this many bytes or more in their own message after their header, as SGLang does. Other
-frames are sent in one message with their header."""
+"""Raw frames of at least this many bytes are sent by MSGPACK as two messages, as in SGLang: their header, then the
+frames. Other frames are sent in one message with their header."""
 
 
 class Socket(Protocol):
@@ -23,8 +23,12 @@ class Socket(Protocol):
 
 
 class Codec(Protocol):
-    """An encoding of messages. `read` decodes a client's message, and raises InputError for data that is not a map.
-    `send` encodes and sends a message, and `send_frames` sends encoded frames with their header."""
+    """An encoding of messages.
+
+    read: decodes a client's message. Raises InputError for data that is not a map.
+    send: encodes a message and sends it.
+    send_frames: sends frames, which are already encoded, with their header.
+    """
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
 

@@ -18,17 +18,20 @@ from .protocol import Init, read_init
 INIT_SECONDS = 30.0
 """A client must send its init message within this many seconds; otherwise the connection is closed."""
 MESSAGES, BURST = 240, 480
-"""A connection reads at most MESSAGES messages per second, or BURST messages at once after a silence. Further messages
-wait in the network."""
+"""A connection reads at most MESSAGES messages per second on average, and at most BURST at once after a silence.
+Further messages are not lost: they wait in the network's buffers."""
 MOST_UNPROCESSED = 64
 """At most this many messages of one connection are read but not yet processed."""
 HEARTBEAT = 10.0
 
 
 class Connection:
-    """A reader of a websocket's messages at a limited rate. `codec` is the encoding of messages. The event `ended` is
-    set when the connection ends. Then `code` is the websocket's close code, and `clean` is True if the client closed
-    the connection."""
+    """A reader of a websocket's messages at a limited rate. `codec` is the encoding of messages.
+
+    ended: an event that is set when the connection ends.
+    code: the websocket's close code, valid after the end.
+    clean: whether the client closed the connection properly, valid after the end.
+    """
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0
@@ -88,8 +91,8 @@ async def serve(
     codec: the encoding of messages.
     most_bytes: a message may have at most this many bytes.
 
-    An error of `serve_client` is sent to the client if it is a LingBotError. Other errors are raised, except for those
-    of a broken connection.
+    If `serve_client` raises a LingBotError, its message is sent to the client. Errors of a broken connection are
+    ignored. Other errors are raised.
     """
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
@@ -128,7 +131,7 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the `Origin` header of a request if a web page of another site sends it, else an empty string. Requests of
-    the server's own pages have the server's origin, and those of programs have none."""
+    """Return the `Origin` header of a request if a web page of another site sends the request, else an empty string.
+    Browsers send this header; programs other than browsers usually send none and are not foreign."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

@@ -27,7 +27,8 @@ KINDS = (
     *("camera_actions", "prompt", "composite_input"),
     *("look", "stick", "pause", "resume", "back", "restart", "output", "moving", "event"),
 )
-"""The kinds of a client's events. The first three are SGLang's, the others are additions."""
+"""The kinds of a client's events. The first three are those of SGLang's protocol. The others are this server's
+additions."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,20 @@ class Output:
 
 @dataclass(frozen=True)
 class Init:
-    """A client's first message. In most fields None means the server's own setting.
+    """A client's first message. In most fields None selects the server's setting.
 
     image: the bytes of an image file.
     size: (height, width) in pixels.
-    most_chunks: the number of chunks after which the walk ends.
-    script: timed keys: the keys that are held in each latent frame.
-    window, sink, chunk: the attention window, its sink (the first frames, which it always contains) and the chunk, in
-    latent frames.
-    is_own_page: whether the client is this project's own page, which reads `status` messages.
+    most_chunks: the number of chunks after which the walk ends; None for no limit.
+    script: timed keys, as lists of the keyboard keys that are held in each latent frame.
+    window: the attention window, in latent frames.
+    sink: the number of latent frames at the start of the video that always stay in the window.
+    chunk: the number of latent frames in a chunk.
+    is_own_page: whether the client is this project's web page, which reads `status` messages.
     resume: the token of a walk to return to after a broken connection, or an empty string.
     moving: whether chunks are made also without input.
     speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
-    model was trained with).
+        model was trained with).
     replay: the name of a saved walk to repeat, or an empty string.
     """
 
@@ -150,9 +152,12 @@ def _event(kind: Any, payload: Any, number: int | None) -> ClientEvent:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return the keys in the payload of a `camera_actions` message, in rows (lists of keys). A list gives {"script":
-    rows}, a row per latent frame; a map of transitions gives {"held": rows}, the keys that are held after each
-    transition. Raises InputError for an invalid payload."""
+    """Return the keyboard keys in the payload of a `camera_actions` message, as a dict with one entry. Raises
+    InputError for an invalid payload. There are two kinds of payload:
+
+    - For a list, the entry is `script`: the keys that are held in each latent frame.
+    - For a map of transitions, the entry is `held`: the keys that are held after each transition.
+    """
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -190,8 +195,8 @@ def _new_prompt(payload: Any) -> tuple[str, bool]:
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return (name or key, on, refresh) of an `event` message, which switches a world event; None for `on` toggles
-    it."""
+    """Return (name, on, refresh) of an `event` message, which switches a world event. `name` is the event's name or its
+    key. `on` is None if the message toggles the event."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_quote(name)}; expected the name of an event, or its key")
@@ -208,7 +213,8 @@ def _numbers(name: str, count: int, most: float) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    """Return whether a value is an int, even one too large for a float, or a finite float."""
+    """Return whether a value is a finite float or an int. An int passes even if it is too large for a float; a bool
+    does not."""
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
@@ -243,8 +249,8 @@ def _quote(value: Any) -> str:
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width), rounded down to multiples of 16, for a text such as "832x480" (width x height). Each is
-    at least 16. Return None for None and an empty text. Raises InputError for other values."""
+    """Return (height, width) for a text such as "832x480" (width x height). Both are rounded down to multiples of 16,
+    but to at least 16. Return None for None and for an empty text. Raises InputError for other values."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

@@ -17,18 +17,18 @@ from .connection import Connection
 from .protocol import ClientEvent, read_client_events
 
 RESTART_POLL_SECONDS = 0.1
-"""The interval in seconds at which a connection checks during a restart whether the new walk exists."""
+"""During a restart of a walk, a connection checks at this interval, in seconds, whether the new walk exists."""
 
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """The time limits of a server, in seconds. A held key counts as an input.
+    """The time limits of a server, in seconds. As long as a key is held, there is input.
 
-    idle: the time without input after which a walk pauses; it ends as soon as another client waits.
-    gone: the time without input after which a walk ends.
-    reconnect: the time within which a client may reconnect.
-    reconnect_in_line: the same limit while another client is waiting.
-    reading: the time after which a connection without a complete request is closed.
+    idle: a walk is paused after this time without input. From then on it ends as soon as another client waits.
+    gone: a walk ends after this time without input.
+    reconnect: after a lost connection, the client may return to its walk for this time.
+    reconnect_in_line: the same limit while another client waits.
+    reading: a connection that has not sent a complete request after this time is closed.
     """
 
     idle: float = 180.0
@@ -39,8 +39,8 @@ class TimeLimits:
 
 
 async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientEvent], Awaitable[None]]) -> None:
-    """Call `do(event)` for each event in a client's messages until it disconnects. If a LingBotError is raised, its
-    message is sent to the client."""
+    """Call `do(event)` for each event in a client's messages until the client disconnects. If this raises a
+    LingBotError, the client receives its message, and further events of the same message are skipped."""
     while True:
         try:
             message = await inbox.next()
@@ -53,10 +53,14 @@ async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientE
 
 
 def steer(session: Session, event: ClientEvent) -> None:
-    """Apply a client's event to the session. The caller handles the kinds `restart` and `output`.
+    """Apply a client's event to the session. The kinds `restart` and `output` must be handled by the caller.
 
-    Most events also resume a paused session. These do not: a pause, a mouse movement (which is ignored during a pause),
-    sticks at rest, and a message of held keys without a new key.
+    Most events also end a pause of the session. These do not:
+
+    - the event `pause`;
+    - a mouse movement, which is ignored during a pause;
+    - a gamepad's sticks at rest;
+    - a change of held keys that presses no further key.
 
     Raises a LingBotError for an event that cannot be applied.
     """
@@ -97,8 +101,8 @@ def seconds_since_input(session: Session) -> float:
 
 
 def start_status(session: Session, fps: float) -> dict[str, Any]:
-    """Return the first status message about the session's walk, for this project's own page. `fps` is the frame rate.
-    Raises InputError if no walk exists during a restart."""
+    """Return the first status message about the session's walk, for this project's web page. `fps` is the frame rate of
+    playback. Raises InputError during a restart, while there is no walk."""
     engine, walk, device = session.engine, session.walk, session.engine.device
     store = walk.store
     return {
@@ -128,8 +132,9 @@ def start_status(session: Session, fps: float) -> dict[str, Any]:
 
 
 def figures_status(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the status message with current measurements, such as frame rate, late frames and GPU memory. The number
-    of dropped frames comes from `client`; it is 0 for None. Raises InputError if no walk exists during a restart."""
+    """Return the status message with current measurements, such as frame rate, late frames and GPU memory. `client`
+    provides the number of dropped frames; without a client it is 0. Raises InputError during a restart, while there is
+    no walk."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

@@ -21,11 +21,13 @@ from ...measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTE
 from ...measure.drift_metrics import colourfulness
 
 FIRST = 8
-"""Later chunks are compared with this many latent frames at the start of a walk: two seconds."""
+"""Later chunks are compared with the first latent frames of a walk: this many (two seconds), rounded down to full
+chunks."""
 LASTS = 16
-"""A drift is reported after successive bad chunks with this many latent frames: four seconds."""
+"""A drift is reported after this many latent frames (four seconds), rounded down to full chunks, in which each chunk is
+bad."""
 SIDE = 128
-"""Frames are reduced for the measurement, until their longer side has at most this many pixels."""
+"""The longer side of frames for the measurement has at most this many pixels. Larger frames are reduced."""
 HINT = "the video is degrading: R restarts from the image"
 Row = dict[str, float]
 
@@ -40,9 +42,14 @@ class DriftWatch:
         self._bad_chunks = 0
 
     def add_chunk(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk: its `latent` [1, 16, n, h, w] and the `pixels` of its last frame, uint8 [H, W, 3]. Return True
-        if four seconds of bad chunks end with this chunk. Later bad chunks return False, until a good chunk begins a
-        new count."""
+        """Add a chunk, and return whether a drift must be reported now.
+
+        This is so if the last LASTS latent frames, up to this chunk, are all in bad chunks. The drift is reported once:
+        further bad chunks return False until a good chunk restarts the count.
+
+        latent: the chunk's latent [1, 16, n, h, w].
+        pixels: the last frame of the chunk, uint8 [H, W, 3].
+        """
         row = _measure(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
@@ -53,9 +60,14 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """Four numbers that compare the last chunk with the first two seconds, or None before the first comparison.
-        `spread` (the latent's standard deviation), `sharpness` and `colour` are fractions of their values in the first
-        two seconds. `mean` is the change of the latent's mean, in standard deviations of the first two seconds."""
+        """Four numbers that compare the last chunk with the start of the walk (see FIRST), or None before the first
+        comparison.
+
+        spread: the latent's standard deviation, as a fraction of its value at the start.
+        sharpness: the sharpness, as a fraction of its value at the start.
+        colour: the colourfulness, as a fraction of its value at the start.
+        mean: the change of the latent's mean, in standard deviations of the latent at the start.
+        """
         if self._last is None:
             return None
         spread = self._at_first("spread")

@@ -9,21 +9,24 @@ import numpy as np
 
 HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
-"""The last frames of two successive chunks are compared if the camera turned by at most this many degrees between them.
-A larger rotation changes the frames even in front of a wall."""
+"""The last frames of two successive chunks are compared only if the camera turned by at most this many degrees between
+them. A larger rotation changes the frames even in front of a wall."""
 LEAST_STEP = 0.05
-"""Frames are compared if the camera moved by at least this fraction of the longest step per latent frame. The longest
-step is the largest translation per latent frame that the model was trained with."""
+"""Frames are compared only if the camera moved by at least this much per latent frame, as a fraction of the longest
+step. The longest step is the largest translation per latent frame that the model was trained with."""
 KNOWN = 8
-"""The usual change of frames is known after this many latent frames (two seconds) with a walking camera."""
+"""Chunks are judged only after this many latent frames (two seconds) with a walking camera, which show how much frames
+usually change."""
 LASTS = 6
 """The camera is stuck after this many latent frames in a row (one and a half seconds) without change."""
 STILL = 0.15
-"""A chunk counts as unchanged if its change is below this fraction of the usual change. The change is the mean
-difference between the last frames of this chunk and of the chunk before, divided by the camera's translation per latent
-frame. The usual change is the median of recent changes that were not below the limit."""
+"""A chunk counts as unchanged if its change is less than this fraction of the usual change.
+
+A chunk's change is the mean difference between its last frame and that of the chunk before, divided by the camera's
+translation per latent frame. The usual change is the median over recent chunks that were not counted as unchanged.
+"""
 SIDE = 64
-"""Frames are reduced for the comparison, until their longer side has at most this many pixels."""
+"""The longer side of frames for the comparison has at most this many pixels. Larger frames are reduced."""
 
 
 class StuckWatch:

@@ -23,10 +23,11 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a model."""
 LOOK = 6, 8
-"""The (rows, columns) of a grid over an image. A start image is recognized by the mean colours of the grid's cells."""
+"""The (rows, columns) of the grid into which an image is divided. A start image is recognized by the mean colours of
+the grid's cells."""
 ALIKE = 6.0
-"""A start image is recognized as a known image if the root mean square difference of their mean colours is below this
-limit. The mean colours are 0 to 255, one for each cell of the grid LOOK."""
+"""A start image is recognized if its mean colours differ from those of a known image by less than this, as a root mean
+square. The mean colours are from 0 to 255, one for each cell of the grid LOOK."""
 REACH = 1.3
 """The distance from the camera within which the crate counts as found, in units of the map."""
 
@@ -46,14 +47,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WorldMap:
-    """A map with a grid of equal square rooms. Lengths are in units of the map.
+    """A map of equal square rooms in a grid. All lengths are in units of the map.
 
     room: the side of a room.
-    margin: the distance that the camera keeps from boxes.
-    boxes: [n, 5], the boxes around each corner of the grid. A row has the centre's x and z relative to the corner, half
-    of the sizes along x and z, and the height.
-    goal: the index of the box that is the crate.
-    rooms: the rooms in which the crate may be, as offsets (x, z) from the start image's room, counted in rooms.
+    margin: the smallest distance of the camera from a box.
+    boxes: [n, 5], the walls and objects around a corner of the grid; they repeat at every corner. A row has the
+        centre's x and z relative to the corner, half of the sizes along x and z, and the height.
+    goal: the index of the box that is the crate, which the user has to find.
+    rooms: the rooms in which the crate may be. A room is an offset (x, z) from the start image's room, counted in
+        rooms.
     places: the known start images.
     """
 
@@ -83,8 +85,8 @@ class WorldMap:
 
 
 class PlacedMap:
-    """A conversion between the coordinates of a walk and of a map, with the position of the crate. The walk's origin is
-    the first frame's camera."""
+    """A map as seen from a walk that begins at one of the map's known places, with the position of the crate. The
+    walk's coordinates have their origin at the camera of the first frame; this class converts them into the map's."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -94,9 +96,13 @@ class PlacedMap:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates. The
-        step's parts along the map's x and z are made one after the other. A part that leads too close to a wall is left
-        out, so the camera slides along the wall."""
+        """Return the camera's position [3] after it moves from `position` [3] by `step` [3], all in the walk's
+        coordinates.
+
+        The camera moves first along the map's x axis, and then along its z axis. If it would end too close to a wall,
+        the movement along this axis is left out, except if the camera does not come closer to the wall. So the camera
+        slides along walls.
+        """
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):
@@ -115,12 +121,12 @@ class PlacedMap:
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
 
     def facts(self) -> dict[str, Any]:
-        """Return the map as a dict of numbers for a web page, with lengths in units of the map.
+        """Return the map as a dict of JSON values for a web page. Lengths are in units of the map.
 
         room: the side of a room.
         boxes: as in WorldMap.
-        goal: the crate's x and z, half of its sizes along x and z, and its height.
-        at: the x, y and z of the start image, and its yaw in degrees.
+        goal: the crate's x and z in the map, half of its sizes along x and z, and its height.
+        at: the x, y and z of the start image in the map, and its yaw in degrees.
         """
         world = self._map
         return {

@@ -25,12 +25,13 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""A return to an earlier chunk recomputes the keys and values of all remaining chunks, if these have at most this many
-latent frames. Otherwise it recomputes only the chunks in the attention window."""
+"""After a return to an earlier chunk, the keys and values of all remaining chunks are recomputed if these have at most
+this many latent frames. For more, only the chunks in the attention window are recomputed, to save time."""
 
 
 class WalkWorld:
-    """The base class of Walk, with the World and the decoder. Both continue after the last saved chunk."""
+    """The base class of Walk. It has the World (the model with its cache of keys and values) and the decoder, and can
+    create both anew from the saved chunks."""
 
     engine: Engine
     store: WalkStore
@@ -46,9 +47,12 @@ class WalkWorld:
     _decoder: VideoDecoder | PreviewDecoder
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. For a walk of
-        more than MOST_REPLAYED latent frames, recompute only the chunks in the attention window. With `refresh`,
-        recompute only the chunks in the window, and use the last prompt for all of them."""
+        """Recompute the cached keys and values from the saved chunks, and create a new decoder.
+
+        - If `refresh` is false, each chunk is computed with the prompt that it was made with. In a walk of more than
+          MOST_REPLAYED latent frames, only the chunks in the attention window are computed.
+        - If `refresh` is true, only the chunks in the window are computed, all with the last prompt.
+        """
         size, made = self.engine.chunk, self.store.chunks
         if self.store.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))
@@ -59,9 +63,12 @@ class WalkWorld:
         self.store.record_rebuild(refresh=refresh)
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Create a new World and decoder. Compute the keys and values of the saved chunks with the indices `chunks`.
-        The chunks of a continued video are computed first, each with its own prompt. Each chunk of the walk uses its
-        own prompt, or `context` (an embedding [1, L, D]) if it is given."""
+        """Create a new World and decoder, and compute the keys and values of these chunks:
+
+        - all chunks of the continued video, if any, each with the prompt that it was made with;
+        - the walk's saved chunks with the indices `chunks`. Each uses the prompt that it was made with, or the
+          embedding `context` [1, L, D] if it is not None.
+        """
         self._free_world()  # frees their memory before the new ones are built
         self._chunk_count = self.store.chunks
         self._start_pose = self.camera.pose if not self._chunk_count else self.store.poses()[0]
@@ -85,8 +92,8 @@ class WalkWorld:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
     def _free_world(self) -> None:
-        """Free the World and the decoder once the GPU has finished everything that is queued. Otherwise torch could
-        free the memory of a CUDA graph that is still running."""
+        """Wait until the GPU has finished everything that is queued, then free the World and the decoder. Without
+        waiting, torch could free the memory of a CUDA graph that is still running."""
         decoder = self.__dict__.get("_decoder")
         for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
             if device.type == "cuda":
