@@ -83,7 +83,7 @@ class GenerateOptions:
 
     action_path: a folder with poses.npy and intrinsics.npy.
     preset: the name of a move in `camera.moves`.
-    keys: held keys and their numbers of frames, such as "w-10,iw-15".
+    keys: keyboard keys, and for each the number of frames for which it is held, such as "w-10,iw-15".
 
     Model files:
 
@@ -96,10 +96,12 @@ class GenerateOptions:
     Sampling:
 
     seed: the seed of the noise; None is a random seed.
-    noise_device: "cpu" draws the same noise on every machine.
+    noise_device: "cpu" draws the same noise on every machine. "cuda" draws the noise of the official code.
     sampling_steps: the number of steps of both experts together.
-    shift: the shift of the noise schedule. None is 5 for the base model, and the release's own for a causal model.
-    boundary: the noise level, 0 to 1, from which on the high-noise expert predicts the steps.
+    shift: the shift of the noise schedule. None is 5 for the base model, and the shift of the release for a causal
+        model.
+    boundary: a noise level, 0 to 1. The high-noise expert predicts the steps at or above it, the low-noise expert the
+        others.
     solver: the solver of the steps, "unipc" or "dpmpp".
     guide_scale: the guidance scale, one number or (low, high) for the two experts.
     reuse_threshold: a step is extrapolated from earlier steps, without the model, if the estimated relative error is at
@@ -110,7 +112,8 @@ class GenerateOptions:
     device: None is the GPU, or the CPU without a GPU.
     dtype: the compute dtype; None is bf16 on a GPU and fp32 on the CPU.
     arithmetic, attention, vae_dtype: other number formats, see Arithmetic, AttentionMode and VaeDtype.
-    residency: "one" or "both" is the number of experts in GPU memory. "stream" copies blocks to the GPU in each step.
+    residency: "one" or "both" experts stay in GPU memory. "stream" copies blocks to the GPU in each step. "auto"
+        selects what fits.
     camera_cache: "gpu" keeps the camera layers' results on the GPU for later steps. "off" keeps none, and "auto" keeps
         as many as fit.
     vae_tiling: whether the VAE works in tiles, with less memory but more time.
@@ -119,20 +122,22 @@ class GenerateOptions:
     Causal models only (LingBot-World Fast and 2.0; CAUSAL_ONLY lists these options). Causal models do not use the
     options in BASE_ONLY, but causal-pretrain uses those in GUIDED.
 
-    chunk: the number of latent frames that are generated together, 1 to 4. None is the state's or the release's own, as
-        for `window` and `sink`.
-    window, sink: the attention window in latent frames, and its first frames that are never evicted. A window of 0 is
-        the whole video.
-    schedule: "v1", "v2" or the indices of the denoising steps. None is the release's own.
-    kv_cache: "gpu" or "host" is the place of keys and values. "8bit" stores them in 8 bits, on the GPU if they fit.
+    chunk: the number of latent frames that are generated together, 1 to 4.
+    window: the attention window in latent frames; 0 is the whole video.
+    sink: the number of latent frames at the start of the video that always stay in the window.
+    schedule: "v1", "v2" or the indices of the denoising steps. None is the schedule of the release.
+    kv_cache: the storage of attention keys and values: on the "gpu", in "host" memory, or "8bit" (in 8 bits, on the GPU
+        if they fit). "auto" selects what fits.
     decoder_device: another CUDA GPU, such as "cuda:1", that decodes a chunk while `device` makes the next one.
     save_state: a file for the state, from which another run can continue the video.
     continue_from: a file that `save_state` wrote, or the folder of a walk (a steered video).
-    events: a file of sentences that are added to the prompt from a second of this video on (see
+    events: a file of sentences, each of which is added to the prompt from a given second of this video on (see
         `text.events.read_events`).
 
+    If `chunk`, `window` or `sink` is None, the value of the continued state is used, or that of the release.
+
     A run with `continue_from` needs no `image`, and an empty `prompt` means the state's last prompt. The new video has
-    only the new frames; PNG files are numbered from the state's number of frames on.
+    only the new frames. PNG files are numbered as if the continued video came first.
 
     The camera path of such a run begins at the state's last pose. The translations of the new and the earlier path are
     divided by the same scale. The unit of length is therefore that of the first path that moved the camera.

@@ -52,7 +52,7 @@ class SamplingPlan(Plan):
 
     @property
     def config(self) -> ModelConfig:
-        """The model configuration of both experts."""
+        """The model's configuration, which both experts share."""
         return self.experts.high.config
 
     @property

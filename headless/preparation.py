@@ -81,11 +81,11 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _prepare_together(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> SharedInputs:
-    """Return the inputs that the chunks share. This thread encodes the prompts, while other threads load the model and
+    """Return the inputs that all chunks share. This thread encodes the prompts while other threads load the model and
     encode the image.
 
-    If `image_too` is false, the two encoders do not fit into memory together, so the prompts are encoded after the
-    image. After an error, the threads stop at their next progress update, within about 0.1 s.
+    If `image_too` is false, memory is too small for both encoders at the same time. The prompts are then encoded after
+    the image. After an error, the threads stop at their next progress update, within about 0.1 s.
     """
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Background(run.stages, gpu) as background:

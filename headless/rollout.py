@@ -37,10 +37,13 @@ def run_causal(
 ) -> Path:
     """Make the video of a causal model, and return its path. Raises InputError if memory is too small.
 
-    `prompts()` returns the prompts' embeddings, [1, L, D] each. `noise`: the initial noise [1, 16, f, h, w].
-    `generator` draws the noise that is added between denoising steps. Several processes compute each forward together,
-    and each decodes a stripe of the frames, unless the VAE decodes in tiles. If the run ends early, the video and the
-    saved state of the finished chunks remain.
+    prompts: a function that returns the prompts' embeddings, [1, L, D] each.
+    noise: the initial noise [1, 16, f, h, w].
+    generator: draws the noise that is added between denoising steps.
+
+    Several processes compute each forward together. Each of them decodes a stripe of the frames, except that one
+    process decodes alone if the VAE decodes in tiles. If the run ends early, the video and the saved state of the
+    finished chunks remain.
     """
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)

@@ -28,7 +28,7 @@ from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
 DECODE_AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
-"""The warning for a value in the VAE that is too large for fp16."""
+"""The warning that is logged if a value in the VAE is too large for fp16. %s stands for the error's message."""
 
 
 @dataclass(frozen=True)

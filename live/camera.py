@@ -49,7 +49,7 @@ class WalkingCamera:
 
         unit: the unit of length; see WALKING_UNIT.
         speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
-        that the model was trained with). Shift doubles it, but not beyond the longest step, so it has no effect at 1.0.
+            that the model was trained with). Shift doubles the speed up to 1.0, so at 1.0 Shift has no effect.
         pitch_deg: the largest change of pitch from one video frame to the next, in degrees.
         walls: the walls of a map, along which the camera slides, or None.
         """

@@ -11,7 +11,8 @@ from .controls import FRAMES_PER_LATENT
 from .shown.frames import Frames
 
 MARGIN = 0.03
-"""A chunk is planned to arrive this many seconds early, because clocks are inaccurate and threads may be late."""
+"""A chunk begins so early that its frames are expected this many seconds before they are needed, because clocks are
+inaccurate and threads may be late."""
 RECENT_FRAMES = 32
 """The scheduler assumes that the next chunk's delay is the longest one among recent chunks. The delay is the time from
 a chunk's start to its first frames. Recent are the chunks of the last 32 video frames, but at least two chunks."""
@@ -61,7 +62,7 @@ class Pace:
         self._undecoded = frames
 
     def record_work(self, seconds: float, frames: int) -> None:
-        """Record the time in seconds in which a chunk of `frames` frames was made. `busy` uses this record."""
+        """Record that a chunk of `frames` frames took `seconds` seconds to compute, for `busy`."""
         self._work_times.append((seconds, frames))
 
     def busy(self) -> float:
@@ -101,7 +102,8 @@ class Pace:
             self._deliveries.popleft()
 
     def reset(self) -> None:
-        """Forget when the next frames are due, so that a pause does not count as a delay."""
+        """Forget when the next frames are due and how many were delivered recently, so that a pause counts neither as a
+        delay nor as a low frame rate."""
         self._played, self._undecoded = None, 0
         self._deliveries.clear()
 

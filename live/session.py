@@ -41,7 +41,7 @@ OPTIONS: dict[str, Any] = {
     "path": Any,
     "seed": int | None,
 }
-"""The types of a session's options by name, including the options of its walks (see WalkOptions)."""
+"""The types of the options of a Session by name. They include the options of its walks (see WalkOptions)."""
 
 
 def check_options(**options: Any) -> None:
@@ -178,8 +178,8 @@ class Session(PromptedChunkMaker):
         self._queue_command(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """Queue a command that ends the current walk and begins a new one at `begin`, by default at the start of the
-        current walk. An invalid `begin` is reported like an error of `back`."""
+        """Queue a command that ends the current walk and begins a new one at `begin`, by default where the current walk
+        began. If `begin` is invalid, the current walk goes on, and the error is raised or reported as for `back`."""
         self._queue_command(lambda: self._begin_again(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:

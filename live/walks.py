@@ -90,8 +90,8 @@ class Walks:
             return folder
 
     def _end(self, report: ReportUnsaved) -> None:
-        """End the current walk and free its memory. A thread completes its files, and calls `report(reason)` if it
-        fails."""
+        """End the current walk and free its memory. A thread completes the walk's files in the background. If a file
+        cannot be written, the thread calls `report(reason)`."""
         walk, video, self.current, self.video = self.current, self.video, None, None
         if walk is None:
             return

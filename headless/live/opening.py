@@ -143,8 +143,8 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with dtypes for fast walks: on a CPU with bf16 instructions, unset dtypes become bf16. Unset
-    means None, or for the VAE "auto"."""
+    """Return a copy of the options with the dtypes that are fastest for a walk. On a CPU with bf16 instructions, a
+    `dtype` of None and a `vae_dtype` of "auto" become bf16. Otherwise return the options unchanged."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype

@@ -102,8 +102,9 @@ async def running(
     limits: TimeLimits | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, WalkServer]]:
-    """Run a live server within this context, and yield its port and WalkServer. `port` 0 selects a free port. `limits`:
-    the time limits for clients. Other arguments: see `serve`. Raises InputError for an unusable port or host."""
+    """Run a live server within this context. Yield the port that the server listens on, and its WalkServer. `limits`:
+    the time limits for clients; None selects the defaults. For the other arguments see `serve`. Raises InputError for
+    an unusable port or host."""
     limits = limits or TimeLimits()
     site = Site(WalkServer(loaded, folder, limits), token, origins)
     runner = web.AppRunner(

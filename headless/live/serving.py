@@ -44,8 +44,12 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 
 @dataclass
 class Site:
-    """A live server's WalkServer and its access rules. `token`: the secret that a client must send, empty if only this
-    machine can connect. `origins`: the addresses of other web pages that may connect, such as http://localhost:8000."""
+    """A live server's WalkServer and its access rules.
+
+    token: the secret that a client must send. It is empty if only this machine can connect.
+    origins: the addresses of other web pages that may connect, such as http://localhost:8000.
+    connections: the number of open connections.
+    """
 
     server: WalkServer
     token: str = ""

@@ -69,7 +69,8 @@ class Visit:
         self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, tell))
 
     def do(self, event: ClientEvent) -> None:
-        """Apply a client's event, such as a key, to the session. Raises a LingBotError for an invalid event."""
+        """Apply a client's event, such as a key press, to the session. The event `restart` begins a new walk. Raises a
+        LingBotError for an invalid event."""
         if event.kind == "restart":
             again = replace(event.payload, is_own_page=self.init.is_own_page)
             self.session.restart(self._start(again))

@@ -70,8 +70,9 @@ class WalkServer:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the current walk if `init` has its reconnection token. Return None if `init` has no token, because the
-        client begins a new walk. Raises InputError for the token of a walk that has ended."""
+        """Return the Visit of the current walk if `init` has this walk's token for reconnection. Return None if `init`
+        has no token, because the client then begins a new walk. Raises InputError for the token of a walk that has
+        ended."""
         visit = self.visit
         if not init.resume:
             return None

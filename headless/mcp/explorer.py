@@ -88,12 +88,11 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold keys, turn the camera, and return the description of the walk and the last frame.
+        """Hold keyboard keys, turn the camera, make video, and return the description of the walk and the last frame.
 
         keys: any of w a s d (move), i j k l (look up, left, down, right) and shift (run).
-        seconds: the seconds of video, more than 0 and at most LONGEST. They are rounded to complete chunks, at least
-            one.
-        yaw, pitch: the degrees by which the camera turns right and up, from -360 to 360.
+        seconds: the seconds of video, more than 0 and at most LONGEST, rounded to complete chunks, at least one.
+        yaw, pitch: the degrees by which the camera turns right and up, from -360 to 360, in addition to the keys.
         """
         with self._lock:
             session = self._walk()

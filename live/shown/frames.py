@@ -16,10 +16,9 @@ from ..controls import FRAMES_PER_LATENT, FrameInputs, Input
 class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
-    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, event, time, or back (a return to an
-    earlier chunk). An `event` is a world event that the user switched; a `time` is one that began or ended at its set
-    time.
-    event: the number that the sender gave the input, or None.
+    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, event (the user switches a world
+        event), time (a world event begins or ends at its set time), or back (a return to an earlier chunk).
+    event: the number that the sender gave to the input, or None.
     arrived: the time of its arrival in seconds (time.monotonic).
     waited: the seconds from its arrival until its chunk began.
     latent_frame: the index in the walk of the first latent frame that includes the input.
@@ -98,12 +97,12 @@ CHUNK_START_KINDS = "prompt", "event", "time", "back"
 
 
 def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
-    """Return a Receipt for each of `inputs`, in order of arrival.
+    """Return a Receipt for each of the inputs of a chunk, in order of arrival.
 
     now: the time in seconds at which the chunk began (time.monotonic).
     chunk: the index of the chunk in the walk.
     size: the number of latent frames in a chunk.
-    frames: the number of video frames in this chunk, without the start image.
+    frames: the number of video frames that the chunk adds. The start image, a video's first frame, is not counted.
     """
     first, before = chunk * size, (chunk + 1) * size * FRAMES_PER_LATENT - frames
 

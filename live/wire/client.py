@@ -47,7 +47,8 @@ class Client:
         self._encoder = Encoder(output, self._init.fps)
 
     def queue_frames(self, frames: Frames) -> None:
-        """Queue frames of the walk. If the queue is too long, its oldest frames are dropped."""
+        """Queue frames of the walk. If the queue then exceeds MOST_QUEUED_BYTES or LONGEST_WAIT, its oldest frames are
+        dropped."""
         self._waiting.append(frames)
         while self._is_too_long():
             oldest = next(item for item in self._waiting if isinstance(item, Frames))
@@ -65,7 +66,7 @@ class Client:
             self._changed.set()
 
     def drop_frames(self) -> None:
-        """Remove all frames from the queue, because the user has gone back in the video."""
+        """Remove all frames from the queue, because the user has gone back in the video or restarted."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
         self._unsent = []
 

@@ -18,7 +18,8 @@ KNOWN = 8
 """Chunks are judged only after this many latent frames (two seconds) with a walking camera, which show how much frames
 usually change."""
 LASTS = 6
-"""The camera is stuck after this many latent frames in a row (one and a half seconds) without change."""
+"""The camera is stuck after this many successive latent frames (one and a half seconds) without change, rounded up to
+full chunks."""
 STILL = 0.15
 """A chunk counts as unchanged if its change is less than this fraction of the usual change.
 
@@ -39,15 +40,15 @@ class StuckWatch:
         self._still = 0
 
     def add_chunk(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
-        """Add a chunk, and return whether the camera has become stuck with this chunk.
-
-        The camera is stuck after LASTS latent frames without change, rounded up to full chunks. The result is True once
-        each time that the camera becomes stuck. It is False while the camera stands or turns, and before the usual
-        change is known.
+        """Add a chunk, and return True if the camera has become stuck with it.
 
         pixels: the last frame of the chunk, uint8 [H, W, 3].
         position: the camera's position [3] at this frame, in units of the longest step.
         rotation: the camera-to-world rotation [3, 3] at this frame.
+
+        The camera is stuck after LASTS latent frames without change, rounded up to full chunks. It is reported once:
+        further chunks return False until the frames change again. The result is also False while the camera stands or
+        turns, and before the usual change is known.
         """
         small, before = _reduced(pixels), self._last
         self._last = small, position, rotation

@@ -29,7 +29,7 @@ ALIKE = 6.0
 """A start image is recognized if its mean colours differ from those of a known image by less than this, as a root mean
 square. The mean colours are from 0 to 255, one for each cell of the grid LOOK."""
 REACH = 1.3
-"""The distance from the camera within which the crate counts as found, in units of the map."""
+"""The crate counts as found if the camera is in its room and closer than this, in units of the map."""
 
 
 class Place(NamedTuple):
@@ -67,8 +67,8 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def locate(self, frame: Tensor, seed: int) -> PlacedMap | None:
-        """Return the map as seen from a walk that begins with the image `frame` [3, H, W], values -1 to 1. Return None
-        if `frame` is not a start image of the map. `seed` selects the crate's room."""
+        """Return the map as seen from a walk whose first image is `frame` [3, H, W], values -1 to 1. Return None if
+        this is not a known start image of the map. `seed` selects the room of the crate."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:

@@ -38,8 +38,8 @@ class WalkWorld:
     camera: WalkingCamera | RecordedCamera
     _state: WorldState | None
     _conditioning: list[Tensor]
-    """The model's image inputs, [1, 20, chunk, h, w] each, for a video's first chunks. Later chunks use the last of
-    these inputs."""
+    """The model's image inputs, [1, 20, chunk, h, w] each: one for each of a video's first chunks. All later chunks use
+    the last one."""
     _rays: np.ndarray
     _chunk_count: int
     _start_pose: np.ndarray
