@@ -30,7 +30,7 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for poses, intrinsics or a key script that cannot be used, and for a video whose camera cannot be
+    """The error for poses, intrinsics or timed keys that cannot be used, and for a video whose camera cannot be
     measured."""
 
 

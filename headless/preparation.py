@@ -1,4 +1,4 @@
-"""The preparation of a causal run: prompts and image are encoded, and decoder and model loaded."""
+"""The preparation of a causal run: encoding of the prompts and the image, and loading of the decoder and the model."""
 
 import logging
 import threading

@@ -182,8 +182,8 @@ class _ChunkDecoder:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return a chunk's `frames`, or None in a process that does not decode. If a value was too large for fp16 in
-        the VAE, the frames are wrong. Then decode the chunk `latent` again in fp32, and return the new frames."""
+        """Return a chunk's `frames`, or None in a process that does not decode. If the frames are wrong because a value
+        in the VAE was too large for fp16, decode the chunk `latent` again in fp32, and return these frames."""
         if self._decoder is None:
             return None
         try:

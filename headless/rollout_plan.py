@@ -1,5 +1,5 @@
-"""The plan of a run with a causal model (LingBot-World Fast or 2.0): a RolloutSpec, the engine's description of the
-video, with the command's options and files."""
+"""The plan of a run with a causal model (LingBot-World Fast or 2.0): the user's options, the opened files, and a
+RolloutSpec, which describes the video to the engine."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One run of a model, which makes a video: `run` takes a plan, and `generate` options."""
+"""One run of a model, which makes a video: `generate` makes it from options, and `run` from a checked plan."""
 
 import os
 import secrets
@@ -62,8 +62,8 @@ def generate(
     """Make a video and return its Result. Raises a LingBotError for invalid `options` before weights are loaded.
 
     show: show(name, unit) returns a context manager for each stage's progress display.
-    on_progress: on_progress(done, total) gets the number of steps of the base model. For a causal model it gets the
-        number of frames, after each chunk.
+    on_progress: called as on_progress(done, total). It counts the steps of the base model. For a causal model it counts
+        frames, after each chunk.
     cancel: called at each progress update. If it returns true, the run ends with CancelledError.
 
     After a cancelled causal run, the video of the finished chunks remains. With `save_state`, their state remains too.
@@ -141,11 +141,11 @@ def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
 
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
-    """Run all stages and return the path of the video.
+    """Run all stages and return the path of the video. For a causal model see `run_causal`.
 
-    For the base model, each stage frees its models before the next stage begins, and of several processes the second
-    one encodes the image while the first one encodes the prompts. `reuse`: the rule that decides which of its steps are
-    extrapolated. For a causal model see `run_causal`.
+    For the base model, each stage frees its models before the next stage begins. With several processes, the second one
+    encodes the image while the first one encodes the prompts. `reuse`: the rule that decides which steps of the base
+    model are extrapolated.
     """
     together = share_forward(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)

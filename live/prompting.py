@@ -1,4 +1,4 @@
-"""The prompts and world events of a session, which are encoded next to the walk (a steered video)."""
+"""The prompts and world events of a session. Prompts are encoded in parallel with the walk (a steered video)."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ class PromptedChunkMaker(ChunkMaker):
         self._change_prompt(self.events.set_base_prompt(text), refresh, Input("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch a world event on or off. While the event is on, its sentence extends the prompt.
+        """Switch a world event, such as rain, on or off. While the event is on, its sentence extends the prompt.
 
-        name: the name or the key of the event.
+        name: the name or the keyboard key of the event.
         on: True, False, or None to toggle the event.
-        refresh, event: as in `prompt`.
+        refresh: as in `prompt`.
+        event: a number that identifies this input, as in `prompt`.
 
         Raises InputError for an unknown event, and after `stop` or `close`.
         """

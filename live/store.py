@@ -1,10 +1,10 @@
 """The folder of a walk (a steered video) in progress, to which each chunk is appended.
 
-So memory does not grow with the walk, and a killed process loses no complete chunk. `walk.json` holds the settings,
-`start.safetensors` the first frame and its latent, `prompt.N.safetensors` the embedding of a prompt, and `before.state`
-the continued video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the model's camera input, a
-pose per latent frame) and `poses.f64` (a pose per video frame). With the seed, the schedule, the dtype and the inputs
-(see inputs.py) the walk can be repeated.
+Memory therefore does not grow with the walk, and a killed process loses no complete chunk. `walk.json` has the
+settings, `start.safetensors` the first frame and its latent, `prompt.N.safetensors` the embedding of a prompt, and
+`before.state` the continued video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the model's
+camera input, a pose per latent frame) and `poses.f64` (a pose per video frame). With the seed, the schedule, the dtype
+and the inputs (see inputs.py) the walk can be repeated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The start of the live server, which then runs until a signal ends it."""
+"""The running of the live server, from its start until a signal ends it."""
 
 import asyncio
 import errno

@@ -49,8 +49,11 @@ class WalkServer:
         init: the client's first message.
         inbox: the client's further messages.
 
-        Raises InputError for settings that the model or the server does not support, if too many clients wait, and if
-        the walk to which the client wants to return has ended.
+        Raises InputError in these cases:
+
+        - The model or the server does not support the settings in `init`.
+        - Too many clients wait.
+        - The walk to which the client wants to return has ended.
         """
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())

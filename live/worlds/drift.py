@@ -1,8 +1,12 @@
 """Detection of a walk (a steered video) that degrades, by a comparison of each chunk with the first two seconds.
 
-A chunk is bad in three cases. Its sharpness and one of colourfulness, tint and brightness are beyond their limits; or
-colourfulness, tint and brightness all are; or its sharpness is below a stricter limit. The detector reports a drift
-after four seconds of bad chunks.
+A chunk is bad in three cases:
+
+- Its sharpness is beyond its limits, and so is one of colourfulness, tint and brightness.
+- Colourfulness, tint and brightness are all beyond their limits.
+- Its sharpness is below a stricter limit.
+
+The detector reports a drift after four seconds of bad chunks.
 
 The limits are those of the command `lingbot-world measure`. Sharpness also has an upper limit, because an image can
 dissolve into hard edges. The command tracks parts of the scene through the video, so it can distinguish a dark wall
@@ -21,11 +25,11 @@ from ...measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTE
 from ...measure.drift_metrics import colourfulness
 
 FIRST = 8
-"""Later chunks are compared with the first latent frames of a walk: this many (two seconds), rounded down to full
-chunks."""
+"""Later chunks are compared with the first 8 latent frames of a walk (two seconds). The number of latent frames is
+rounded down to full chunks."""
 LASTS = 16
-"""A drift is reported after this many latent frames (four seconds), rounded down to full chunks, in which each chunk is
-bad."""
+"""A drift is reported when all chunks of the last 16 latent frames (four seconds) are bad. The number of latent frames
+is rounded down to full chunks."""
 SIDE = 128
 """The longer side of frames for the measurement has at most this many pixels. Larger frames are reduced."""
 HINT = "the video is degrading: R restarts from the image"
