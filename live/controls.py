@@ -83,12 +83,12 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key in addition to the held keys. The first frames that include this input carry its optional number
-        `event`."""
+        """Press a keyboard key, in addition to those that are already held. The first frames that include this input
+        carry its optional number `event`."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key. The first frames that include this input carry its optional number `event`."""
+        """Release a keyboard key. The first frames that include this input carry its optional number `event`."""
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
@@ -265,7 +265,7 @@ class ControlsMixin:
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key. The first frames that include this input carry its optional number `event`."""
+        """Release a keyboard key. The first frames that include this input carry its optional number `event`."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:

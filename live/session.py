@@ -67,9 +67,11 @@ class Session(PromptedChunkMaker):
             for frames in session:
                 ...
 
-    Instead, `start(deliver)` makes the chunks in a thread, for playback at `fps`. Any thread may call the methods,
-    which take effect with the next chunk. With a `path` the camera follows it, without the user's inputs, and the walk
-    ends after its last full chunk.
+    Alternatively, `start(deliver)` makes the chunks in a thread, for playback at `fps`. Any thread may call the
+    methods, which take effect with the next chunk.
+
+    With the option `path`, the camera follows this path and ignores the user's inputs. The walk ends after the last
+    full chunk of the path.
     """
 
     def __init__(
@@ -141,8 +143,8 @@ class Session(PromptedChunkMaker):
         self._notify("paused", {})
 
     def resume(self) -> None:
-        """End a pause. This counts as an input for QUIET_SECONDS and for idle sessions, even if the session was not
-        paused."""
+        """End a pause. Even without a pause, the time since the last input starts again at 0. QUIET_SECONDS and a
+        server's limits for idle walks depend on this time."""
         self.controls.record_activity()
         with self._changed:
             if not self._paused:

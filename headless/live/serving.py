@@ -127,8 +127,8 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the cookie with the access token. The name contains the server's port, because browsers share
-    cookies between all ports of a machine."""
+    """Return the name of the cookie with the access token. Browsers share cookies between all ports of a machine, so
+    the name contains the port: servers on other ports have other cookies."""
     return f"lingbot_world_{request.url.port}"
 
 
