@@ -11,9 +11,12 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGEST_RATIO = 2.0
-"""A convention is implausible if it makes the path more than this many times as long as the other convention does. The
-reason: inverted matrices turn a rotation on the spot into a large arc around the world's origin. The convention under
-which a path was read is exempt if the cameras look at the centre of their orbit."""
+"""Two matrix conventions are compared: the one under which a file was read, and an alternative. A convention is
+implausible if the path under it is more than this many times as long as under the other one.
+
+The reason: inverted matrices turn a rotation on the spot into a large arc around the world's origin. The convention of
+the file is not rejected for its length if all cameras look at one point, because an orbit is a plausible long path.
+"""
 PASSING, DECISIVE = 0.5, 0.5
 """The limits of the plausibility tests. Each test compares two conventions by the scores of their paths, from -1 to 1.
 
@@ -93,8 +96,14 @@ def summarize_convention(path: CameraPath) -> str:
 
 
 def convention_warnings(path: CameraPath) -> list[str]:
-    """Return a list with at most one warning. It is given if the camera moves sideways, as the poses of a car or a
-    robot do, or if another matrix convention makes the path more plausible."""
+    """Return a list with one warning, or an empty list. The first warning that applies is returned:
+
+    1. The camera moves sideways, along its x axis. Poses of a car or a robot with x forward do so when read as camera
+       poses, whose forward axis is z. This is checked only for the formats in X_AHEAD.
+    2. Another matrix convention makes the path more plausible.
+
+    Without `path.origin` (the format and convention of the file) nothing is checked.
+    """
     if path.origin is None:
         return []
     steps = framewise_relative(path.c2w[::4])[1:, :3, 3]

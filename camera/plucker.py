@@ -95,9 +95,9 @@ def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
 
 
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
-    """Return the length of the longest step between two latent frames of a path [n, 4, 4], in world units; 0 for a
-    camera that stands still. It is the default `scale` of `camera_embedding`. `frames`, `chunk`: see `latent_times`.
-    Raises CameraError if the path or `frames` is too short."""
+    """Return the longest distance between the cameras of consecutive latent frames on a path `c2w` [n, 4, 4], in world
+    units. Return 0 for a camera that stands still. `camera_embedding` divides translations by this length unless
+    `scale` is given. `frames`, `chunk`: see `latent_times`. Raises CameraError if the path or `frames` is too short."""
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 

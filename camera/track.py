@@ -20,12 +20,14 @@ above 1."""
 
 @dataclass(frozen=True)
 class CameraTrack:
-    """The camera for the latent frames of a run, in float64.
+    """The camera for the f latent frames of a run, in float64.
 
-    poses: [f, 4, 4], the model's input, each relative to the pose before it, with translations divided by `scale`.
+    poses: [f, 4, 4], the model's input: each pose relative to the pose of the latent frame before it, with the
+    translation divided by `scale`.
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
-    world: [f, 4, 4], the same poses as camera-to-world matrices in world units.
-    scale: the divisor of translations, in world units; 0 until the camera moves.
+    world: [f, 4, 4], the absolute camera-to-world matrices of the same frames, in world units.
+    scale: the divisor of translations, in world units. 0 until the camera moves: translations are then 0 and not
+    divided.
     used_poses: the number of poses of the path that the run uses; 0 without a path.
     path_poses: the number of all poses of the path; 0 without a path.
     flags: [f, 4], the flags of the keyboard keys W, A, S, D for an action model; None for other models.

@@ -36,7 +36,8 @@ LAUNCHES, LAUNCHES_8_BITS = 16, 32
 comfy-kitchen's 8-bit products and attention. Counted on an H100 that imitated compute capability 12.0
 (tools/cards/try_kernels.py)."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
-"""The shortest time of a kernel in seconds, launched by Python (LAUNCH) or in a CUDA graph (LAUNCH_RECORDED)."""
+"""Lower bounds of the time that a kernel takes, in seconds, however small its work: if Python launches it (LAUNCH), and
+if a CUDA graph does (LAUNCH_RECORDED)."""
 HELD_BY_OTHERS = 1e9
 """The bytes of GPU memory that the desktop and CUDA are assumed to use."""
 FOUR_BIT = 0.57

@@ -12,8 +12,8 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The nine keyboard keys of the action space "keys", in the order of an action's entries. In the action space
-"discrete" the action 0 presses no key, and the action i presses KEYS[i - 1]."""
+"""The nine keyboard keys. In the action space "keys", entry i of an action says whether PRESSED[i] is held. In the
+action space "discrete", action 0 holds no key, and action i holds KEYS[i - 1], so RUN is not available."""
 SPACES = ("discrete", "keys", "box")
 
 

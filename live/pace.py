@@ -21,17 +21,19 @@ RATE_SECONDS = 4.0
 
 
 class Pace:
-    """A scheduler of chunks with `chunk_frames` video frames each. Their frames are played at `fps` as soon as they are
-    delivered.
+    """A scheduler of a live session, which decides when the next chunk of `chunk_frames` video frames begins. It
+    assumes that frames are played at `fps` as they are delivered, without a start buffer.
 
     On a machine that is faster than the playback, each chunk begins as late as possible, so that it includes the latest
-    inputs. A slower machine never waits, and with an `fps` of 0 no chunk waits. The first chunk of a walk or after a
-    pause may be delayed by compilation, so its delay is not used to predict later ones.
+    inputs. A slower machine never waits. If `fps` is 0, no chunk waits. The first chunk of a walk or after a pause may
+    be delayed by compilation, so its delay is not used to predict later delays.
 
     frames: the number of delivered frames.
-    late: the number of frames that arrived after all earlier frames had been played, without those during `half_rate`.
+    late: the number of frames that arrived after all earlier frames had been played. Frames during `half_rate` are not
+    counted.
     stalls: the number of deliveries with late frames.
-    half_rate: whether chunks begin half as often as playback at `fps` needs.
+    half_rate: set by the session. If it is True, each chunk begins later by the playing time of one chunk. So chunks
+    are made half as often as playback at `fps` needs.
     clock: a function that returns the time in seconds.
     """
 
@@ -83,8 +85,8 @@ class Pace:
         self.record_undecoded(0)
 
     def record_delay(self, seconds: float) -> None:
-        """Record a chunk's delay: the seconds from its start to its first frames. Call this before `record_delivery`
-        for these frames. The first delay of a walk or after a pause is ignored."""
+        """Record a chunk's delay: the seconds from its start to its first frames. Call this method once for each chunk,
+        before `record_delivery` for its first frames. The first delay of a walk or after a pause is ignored."""
         if self._played is not None:
             self._delays.append(seconds)
 

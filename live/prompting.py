@@ -25,7 +25,11 @@ that the prompt's effect can be seen."""
 
 
 class PromptedChunkMaker(ChunkMaker):
-    """A ChunkMaker with methods for prompts and world events. `events` are the world events of the session."""
+    """A session that makes the chunks of a walk (see ChunkMaker), and whose prompt can change while chunks are made:
+    `prompt` replaces the text, `event` switches a world event, a named sentence that extends the prompt.
+
+    events: the session's world events, with a record of the active ones. The constructor reads them with `read_events`.
+    """
 
     def __init__(self, engine: Engine, controls: Controls, pace: Pace, *, moving: bool, events: Any) -> None:
         super().__init__(engine, controls, pace, moving=moving)

@@ -19,8 +19,9 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """A float32 tensor of fewer bytes than this is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""The ends of the names of the weights and biases of q, k and v, which are adjacent in a block's buffer. Adjacent
-weights can be multiplied as one matrix: see `operations.joined`."""
+"""The suffixes of the names of self-attention's q, k and v weights and biases. The weights of a block are adjacent in
+the buffer, in this order, so that one matrix product computes q, k and v (see `operations.joined`). So are the
+biases."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
@@ -131,8 +132,12 @@ def tensor_at(target: BufferRange, entry: TensorEntry) -> Tensor:
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Return each entry with the position of its first byte in a buffer, and the size of the buffer in bytes. The
-    _JOINT entries of a block are adjacent and come first. The others follow in file order."""
+    """Return each entry with the offset of its first byte in a buffer, and the size of the buffer in bytes.
+
+    The buffer begins with the entries of q, k and v (_JOINT), block after block, so that a block's entries are
+    adjacent. The other entries follow in file order. Offsets are multiples of ALIGNMENT; those of fp32 entries with
+    less than SMALL bytes are multiples of 4.
+    """
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT

@@ -57,9 +57,12 @@ def noise_role(name: str) -> Role | None:
 
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that the name of a file or folder states; None if it states no expert or both. A bare "high" or
-    "low", as in low_poly, is not enough. It counts only if the name with the opposite word exists next to `path` or
-    among `others`."""
+    """Return the expert that the name of a file or folder states. Return None if it states no expert or both.
+
+    Names such as high_noise state an expert on their own (see `noise_role`). The bare words "high" and "low" do not,
+    because of names such as low_poly. They count only if the same name with the opposite word exists next to `path`, or
+    among the names of `others`.
+    """
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))

@@ -22,12 +22,13 @@ began."""
 
 @dataclass(frozen=True)
 class Tracks:
-    """The n tracked points of a video at k keyframes.
+    """The n tracked points of a video at k keyframes. The points are tracked in frames that `resize` has resized.
 
     frames: [k], the frame numbers of the keyframes.
-    points: [k, n, 2], column and row in pixels of an image of `size`, with pixel centres at .5; NaN where not visible.
-    size: the width and height of the tracked frames in pixels.
-    enlargement: the factor, 1 or more, by which the frames were enlarged; subpixel errors grow by this factor.
+    points: [k, n, 2], column and row in pixels of the resized frames, with pixel centres at .5; NaN where not visible.
+    size: the width and height of the resized frames in pixels.
+    enlargement: the factor by which the resizing enlarged the frames, or 1 if it did not. Subpixel errors grow by this
+    factor.
     """
 
     frames: np.ndarray
@@ -46,7 +47,8 @@ def opencv() -> ModuleType:
 
 
 def resize(frame: np.ndarray) -> np.ndarray:
-    """Return a grey frame, uint8 [H, W], resized so that its shorter side has SHORTER_SIDE pixels."""
+    """Return a grey frame, uint8 [h, w], that shows `frame`, a grey uint8 [H, W], with its shorter side resized to
+    SHORTER_SIDE pixels. A frame of this size is returned itself."""
     cv2 = opencv()
     scale = SHORTER_SIDE / min(frame.shape)
     size = [round(side * scale) for side in frame.shape[::-1]]

@@ -10,11 +10,14 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""A cache is disabled after it has been filled, and emptied again without a read, this many times."""
+"""A cache is disabled after this many times in which it was filled, and emptied again without a read of its tensors. It
+would cost time and memory without saving any."""
 
 
 class BlockCache:
-    """A cache is disabled once it has been emptied this many times without any of its tensors having been read."""
+    """A cache of two tensors for each transformer block, which depend only on a source tensor, such as the camera.
+    `attach` empties the cache if the source changes. A cache whose tensors are not read is disabled (see
+    MOST_UNREAD_FILLS)."""
 
     _source: Tensor | None
     """A copy of the source tensor, with which `attach` compares the next source; None without a source."""

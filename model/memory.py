@@ -90,8 +90,9 @@ def camera_cache_bytes(
 
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
-    """Return the size in bytes of the decoded weights of one block's `main_layers` in `dtype`. If the `arithmetic` of
-    matrix products is "fp8" or "int8", a weight has one byte a value, and a scale of 4 bytes for each row."""
+    """Return the size in bytes of the decoded weights of one block's `main_layers`. If `arithmetic` is "fp8" or "int8",
+    each value takes 1 byte, and each row 4 more bytes for its scale. Otherwise (also with "auto") each value has the
+    size of `dtype`."""
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)

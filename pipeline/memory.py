@@ -160,8 +160,9 @@ class MemoryWishes:
     """The user's options for memory, named as in GenerateOptions.
 
     residency: whether one expert or both stay on the GPU, or blocks are streamed.
-    camera_cache: whether the GPU keeps the results of the camera layers.
-    kv_cache: the storage of keys and values.
+    camera_cache: whether the results of the camera layers are cached on the GPU.
+    kv_cache: the place and format of cached keys and values: "gpu", "8bit" (on the GPU, in 8 bits), "host" (host
+    memory), or "auto", which chooses.
     vae_tiling: whether the VAE encodes and decodes in tiles.
     shard: whether several processes split the weights.
     """

@@ -72,8 +72,12 @@ class RolloutWork:
 
     @property
     def recorded(self) -> int:
-        """The bytes that recorded CUDA graphs keep allocated, in addition to those of `forward`: a second set of a
-        forward's intermediate tensors, and the results of `attend_to_frames` if they take at most FRAMES_BYTES."""
+        """The bytes that recorded CUDA graphs keep allocated, in addition to those of `forward`:
+
+        - A second set of a forward's intermediate tensors.
+        - The results of `attend_to_frames`, if they take at most FRAMES_BYTES. If they are larger, `attend_to_frames`
+          is not used.
+        """
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)

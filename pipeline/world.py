@@ -240,9 +240,13 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Record the forwards that later chunks need as CUDA graphs: a denoising step that fills the camera cache, one
-        that reads it, and a clean pass. Each is recorded for the window as it is now and for a full window, and is
-        tested with a second input. The forwards write keys and values only to slots that the next chunk overwrites."""
+        """Record in advance the CUDA graphs that later chunks replay, so that no later chunk is delayed by a recording.
+
+        There are three forwards: a denoising step that fills the camera cache, a step that reads the cache, and a clean
+        pass. Each is recorded for the window as it is now and for a full window. Each therefore runs twice, the second
+        time with another latent: the second run is recorded, and the replay is compared with the computed result. The
+        forwards write keys and values only to slots that the next chunk overwrites.
+        """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 
 class WrittenParameter(NamedTuple):
-    """The journal's entry for a parameter that has been written.
+    """A parameter whose tensors are already in the output file.
 
-    sha256: the SHA-256 of each stored tensor of the parameter, by key.
-    states: the JSON text of bitsandbytes' quant_state by key; empty for a parameter that is not stored as nf4.
+    sha256: the SHA-256 of each stored tensor of the parameter, by the tensor's key in the file.
+    states: the JSON text of bitsandbytes' quant_state, by the key of the quant_state's tensor in the file. Empty unless
+    the parameter is stored in a bitsandbytes format, such as nf4.
     error: the RMS of the quantization errors divided by the RMS of the weight; None for an unquantized parameter.
     """
 

@@ -198,9 +198,13 @@ def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch
 
 
 def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
-    """Return the values to write for a parameter, and the relative error (None if unquantized). LoRAs are merged first.
+    """Return the values to write for a parameter, and the relative error of the whole tensor: the RMS of the
+    quantization errors divided by the RMS of the weight. The error is None for an unquantized parameter. LoRAs are
+    merged into the weight before.
 
-    With `options.search`, nf4 takes the searched scales or each block's largest value, whichever has the smaller error.
+    With `options.search`, an nf4 weight is encoded twice: with searched scales, and with each block's largest magnitude
+    as its scale. The encoding whose error, over the whole tensor, is smaller is returned.
+
     Raises CheckpointError for NaN or infinity.
     """
     changes = source.changes.get(name, ())

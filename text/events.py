@@ -144,10 +144,11 @@ class Events:
             return self.prompt
 
     def advance(self, seconds: float) -> str | None:
-        """Activate the events whose own times begin, and deactivate those whose times end, between the last call and
-        `seconds` of the video. Return the full prompt if there is such an event, else None.
+        """Activate the events whose `start`, and deactivate the events whose `end`, lies between the last call and
+        second `seconds` of the video. Return the new full prompt, or None if no event starts or ends in this time.
 
-        Between its start and end, an event that `switch` has switched off or on stays so.
+        Between its start and its end an event keeps the state that `switch` gave it: an event switched off is not
+        activated again.
         """
         with self._lock:
             due = frozenset(event.name for event in self.all if event.is_due(seconds))
@@ -196,10 +197,14 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return pairs (index, part): for each part the index of the first chunk to which the part applies.
+    """Return pairs (index, part), one for each change of the part: the index of the first chunk to which the part
+    applies.
 
-    `parts` are pairs (time in seconds, part), such as prompts, in order of time from second 0 on. A chunk of `seconds`
-    seconds gets the last part that starts no later than the chunk. A part that no chunk gets is omitted.
+    parts: pairs (time in seconds, part), such as prompts, in order of time. The first time must be 0 or less, so that
+    the first chunk has a part.
+    chunks, seconds: the number of chunks, and the seconds of each.
+
+    Chunk i gets the last part that starts at i * seconds or earlier. A part that no chunk gets is omitted.
     """
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]

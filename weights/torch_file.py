@@ -65,7 +65,10 @@ def _unwrap(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError if the dictionary `around` a LoRA's tensors states a scale, which would be lost."""
+    """Raise CheckpointError if `network`, the state dict of a LoRA, is nested in the dictionary `around`, and a scale
+    (a number such as `lora_alpha`) stands next to it. The scale would be lost, because only `network` is read from
+    `around`. A dictionary next to `network`, such as a config, is also searched. Other networks than LoRAs are
+    accepted."""
     beside = {str(key): value for key, value in around.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]

@@ -37,7 +37,8 @@ MATRIX_NAME = "matrix_type"
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
-"""A pattern for texts that state unsupported axes: left-handed axes, or the axes of robots (ROS)."""
+"""A pattern for texts that state axes that are not supported: left-handed axes (Unity, Unreal), or the axes of robotics
+and aerospace (ROS, FLU, FRD, NED)."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
 TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
 """The constants for tables of numbers.

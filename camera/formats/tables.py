@@ -304,11 +304,14 @@ def _names(header: str) -> list[str]:
 
 
 def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
-    """Raise CameraError if a header, for which `tum_columns` returned None, seems to name the 8 columns. It seems so in
-    two cases:
+    """Raise CameraError if the header looks like a TUM trajectory's header with unknown column names: the order of the
+    8 columns is then unknown. Call this if `tum_columns(lines)` returned None. `lines` are the lines of the file
+    `path`.
 
-    - It is not a comment and has 8 entries.
-    - It is a comment and has 8 entries, of which at least three are known column names.
+    A header with 8 entries is refused in two cases:
+
+    - It is not a comment.
+    - It is a comment, and at least three entries are known column names.
     """
     header = _header(lines)
     names = _names(header)

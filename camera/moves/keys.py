@@ -50,11 +50,15 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the path of a script such as "w-10,iw-15", with a pose and the W, A, S, D flags for each frame.
+    """Return the path of a script of keyboard keys, with a pose and the W, A, S, D flags for each frame.
 
-    `fov_deg`: the horizontal field of view. `step`, `turn_deg`: see `poses_from_keys`. The frames + 1 poses of that
-    function are resampled to the number of frames, as in the official pipeline. Raises CameraError for an invalid
-    script or field of view.
+    script: parts separated by commas. Each part is the keys that are held and their number of frames: in "w-10,iw-15",
+    w for 10 frames, then i and w for 15. W, A, S, D walk; I, J, K, L turn the camera.
+    fov_deg: the horizontal field of view.
+    step, turn_deg: see `poses_from_keys`.
+
+    The script is extended to n = 4m+1 frames, without keys. Moving through n frames gives n + 1 poses. These are
+    resampled to n poses, as in the official pipeline. Raises CameraError for an invalid script or field of view.
     """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)

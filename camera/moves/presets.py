@@ -109,7 +109,9 @@ def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
 
 
 def look_at(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon."""
+    """Return camera-to-world poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon. The
+    camera's axes are x right, y down, z forward, and the world's y axis points down. A camera that looks straight up or
+    down has no level horizon and is not supported."""
     forward = unit(target - positions)
     right = unit(np.cross([0.0, 1.0, 0.0], forward))
     return rigid(np.stack([right, np.cross(forward, right), forward], -1), positions)

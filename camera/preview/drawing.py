@@ -31,8 +31,9 @@ def color_at(fraction: float) -> Color:
 
 
 def invert_lightness(image: Image.Image) -> Image.Image:
-    """Return an RGB image with inverted lightness (255 - max - min is added to each channel) and the same hues. For
-    example, a drawing for a dark page becomes one for a light page. Applied twice, the function restores the image."""
+    """Invert the lightness of an RGB image and keep the hues: add 255 - max - min to each pixel's channels. Return the
+    new image. So a drawing for a dark page becomes one for a light page. Applied twice, the function restores the
+    image."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))

@@ -185,8 +185,7 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 def leftover_notes(target: Target, frames: int) -> list[str]:
     """Return a list with one note if PNG files of an earlier, longer video follow the new ones, else an empty list. The
-    note says whether these files stay or are removed. `frames`: the number that follows that of the last new PNG
-    file."""
+    note states whether these files stay or are removed. `frames`: the number of the last new PNG file, plus 1."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []

@@ -156,8 +156,9 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(path: Path) -> float | None:
-    """Return the seconds between frames after resampling, the median time between the stored frames. Return None for a
-    constant rate, which is not resampled, and if there are too few time stamps."""
+    """Return the seconds between frames to which a video of varying frame rate is resampled: the median time between
+    its frames. Return None if the video is not resampled. This is so for a constant rate, without a time base, and with
+    fewer than three different time stamps."""
     with open_video(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:

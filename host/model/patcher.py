@@ -79,8 +79,9 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the free bytes of a device. ComfyUI derives from them how many prompts run as one batch. For a causal
-        model return the constant _ENOUGH, because its forwards have one prompt, and CUDA's memory query is slow."""
+        """Return the constant _ENOUGH for a causal model, else the free bytes of the device. ComfyUI derives from them
+        how many prompts run as one batch. A causal model's forwards always have one prompt, so CUDA's slow query is
+        skipped."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
@@ -156,8 +157,9 @@ class ExactPatches(_AnyPatcher):
             self._attach_patches()
 
     def unpatch_hooks(self, whitelist_keys_set=None):
-        """Remove the patches of conditioning hooks from the layers. The patches are found by their class, because
-        ComfyUI may have set `current_hooks` to None already."""
+        """Remove the patches of conditioning hooks from the layers. All of them are removed: `whitelist_keys_set`
+        affects only ComfyUI's own patches. The patches are found by their class, because ComfyUI may already have set
+        `current_hooks` to None."""
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()

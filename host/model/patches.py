@@ -34,8 +34,9 @@ _STEP_OPTIONS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""The keys of model_options that a rollout (a causal model's video) removes, each with a description for the user. They
-have no meaning there: a rollout sets steps, guidance and attention window itself, and has no denoise mask."""
+"""Options of a MODEL that a rollout (a causal model's video) removes: the keys of model_options, each with a name for
+the user. They have no effect in a rollout, which sets steps, guidance and attention window itself and has no denoise
+mask."""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -156,9 +157,9 @@ def one_expert_warning(high, low) -> str:
 
 
 def additions(patcher, every: bool = False) -> set[str]:
-    """Return the names of the options, patches, wrappers and replaced objects that nodes added to a MODEL. Shift and
-    compute dtype are left out, because they may differ between the two experts. LazyCache may differ too, and is left
-    out unless `every` is True."""
+    """Return the names of what nodes added to a MODEL: options, patches, wrappers and replaced objects. A caller
+    compares the names of the two experts, which should agree. What may differ between the experts is omitted: the
+    shift, the compute dtype and, unless `every` is True, LazyCache."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_STEP_OPTIONS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}

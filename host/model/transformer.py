@@ -163,9 +163,19 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Return the hidden states [B, L, D] after block number `index`, with the patches of other nodes applied.
-        Raises ComfyUI's interrupt exception before the block. This check splits torch.compile's graph at each block, so
-        the code compiled for one block serves all."""
+        """Run block number `index` with the patches of other nodes. Return the residual stream [B, L, D]. Raises
+        ComfyUI's interrupt exception before the block if the user has cancelled the run.
+
+        x: the residual stream [B, L, D] before the block.
+        e0: the time modulation [B, 6, D].
+        context: the embedded prompts [B, tokens, D].
+        camera: the embedded camera, or None.
+        rope: the cosines and sines of the RoPE angles.
+        options: ComfyUI's transformer_options; `block_index` is set in place.
+
+        The check for cancellation splits torch.compile's graph at each block. So the code compiled for one block serves
+        all blocks.
+        """
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block

@@ -120,8 +120,8 @@ class LiveView:
         self._call_in_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
-        """Send an event of the session to the client. `kind` and `message` are the event's kind and details, listed at
-        `live.making.EventCallback`."""
+        """Send an event of the session to the client (the page that shows the walk). May be called from any thread.
+        `kind` and `message` are the event's name and details, listed at `live.making.EventCallback`."""
         self._call_in_loop(self._tell, kind, message)
 
     def watch(self) -> None:

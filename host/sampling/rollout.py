@@ -265,11 +265,12 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w] and up to REACH latent frames before
-    them. Return all decoded frames as an IMAGE [n, H, W, 3], so the requested frames are the last ones.
+    """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], with up to REACH latent frames before
+    them as context. Return the IMAGE [n, H, W, 3] with the context's frames at the start, so the requested frames are
+    the last ones.
 
-    The VAE's result depends on up to REACH earlier latent frames. Without them, the requested frames would differ from
-    a decoding of the whole latent.
+    The context is needed because the VAE's result depends on up to REACH earlier latent frames. Without it, the
+    requested frames would differ from a decoding of the whole latent.
     """
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

@@ -56,7 +56,7 @@ class DecodingThread:
             running.result()
 
     def close(self) -> None:
-        """Wait for the last frames and end the thread. The calling thread gets back the number of torch threads that it
-        had."""
+        """Wait until the thread has delivered its last frames, and end it. Errors of the delivery are not raised. Set
+        the calling thread's number of torch threads back to its value before the decoding thread was created."""
         self._pool.shutdown()
         torch.set_num_threads(self._cores)

@@ -131,7 +131,8 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the `Origin` header of a request if a web page of another site sends the request, else an empty string.
-    Browsers send this header; programs other than browsers usually send none and are not foreign."""
+    """Return the `Origin` header of a cross-origin request, one whose header names another host than the request; else
+    an empty string. An `Origin` header that is empty counts as cross-origin and returns "null". Browsers send the
+    header with WebSocket and cross-origin requests. Other programs usually send none, and are then not foreign."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

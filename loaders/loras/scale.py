@@ -67,13 +67,17 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer. If the file states alpha, the scale follows from alpha and `rank`; otherwise it
-        is the stated scale, or 1 without one.
+        """Return the scale of a layer, by which the product of its LoRA matrices is multiplied:
+
+        - alpha / `rank` if the file states alpha, or alpha / sqrt(`rank`) if `by_root` (rsLoRA).
+        - Otherwise the scale that the file states.
+        - Otherwise 1.
 
         layer: the layer's name in the file.
         rank: the rank of the layer's tensors.
 
-        Raises ScaleError if the file states another rank, or a scale that contradicts alpha and rank.
+        Raises ScaleError if the file states a rank other than `rank`, or both alpha and a scale that differs by more
+        than 1 %.
         """
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
@@ -175,8 +179,9 @@ def _is_of_a_lora(values: Sequence[_Value]) -> bool:
 
 
 def _parse(value: Any) -> Any:
-    """Parse a text as JSON, or as Python's True or False. Return None for a text in UNKNOWN. Return any other text, and
-    a value that is not a text, unchanged."""
+    """Return the value that a text states as JSON. The text "True" or "False", as Python prints it, gives a bool. A
+    text in UNKNOWN gives None. Any other text that is not JSON, and a value that is not a text, is returned
+    unchanged."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):

@@ -155,7 +155,8 @@ def _scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
 
 
 def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
-    """Return x [tokens, dim] as an Operand: float8_e4m3fn with the Scaling `made`, followed by `zeros` zero tokens."""
+    """Return x [tokens, dim] as an Operand in float8_e4m3fn. Its values are (x - mean) * factor with the mean and
+    factor of the Scaling `made`, rounded, followed by `zeros` zero tokens as padding."""
     values = empty_values(x, zeros)
     to_fp8_(values[: len(x)], x, *made.shift_and_factor)
     return Operand(values, made)

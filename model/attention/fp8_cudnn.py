@@ -21,11 +21,12 @@ NUMERATORS = 256.0
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys (and zero values) to add to `keys` keys, so that the keys fill cuDNN's tiles,
-    which is faster. Return 0 if this would take more than one zero key for every PADDED_KEYS keys.
+    """Return the number of zero keys (and zero values) to append to `keys` keys, so that their number is a multiple of
+    TILE, for which cuDNN is faster. Return 0 if there would be more than one zero key for every PADDED_KEYS keys.
 
-    The limit bounds an error: a zero key pulls attention towards the values' mean. It weighs at most as much as an
-    average key, because the keys' mean is 0.
+    Zero keys are not masked, so they pull attention towards the values' mean: the zero values stand for the mean, which
+    was subtracted. The limit bounds this error. A zero key weighs at most as much as an average key, because the keys'
+    mean was subtracted as well.
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0

@@ -30,8 +30,8 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return queries, after norm and RoPE, as an Operand (fp8 values with their scale). The scale follows from the
-    norm's weights alone, because they bound a query's length. `given` may be overwritten."""
+    """Apply norm and RoPE to queries, and return them as an Operand (fp8 values with their scale). The scale follows
+    from the norm's weight alone, because the weight bounds a query's length. `given.x` may be overwritten."""
     return by_norm(*rotated_fp8(given))
 
 
@@ -67,7 +67,8 @@ def _sampled(given: Unrotated) -> Unrotated:
 
 
 def _zeros(x: Tensor) -> int:
-    """Return the number of zero tokens to append to keys or values for cuDNN's kernel; 0 without CUDA."""
+    """Return the number of zero tokens to append to keys or values x [tokens, dim]. On CUDA it is `padding(tokens)`:
+    cuDNN's kernel is faster with full tiles of keys, and does not mask the zeros. On other devices it is 0."""
     return padding(len(x)) if x.device.type == "cuda" else 0
 
 

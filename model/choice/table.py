@@ -67,8 +67,8 @@ def _tensor_cores(card: Card) -> bool:
 
 
 def _off_hopper(card: Card) -> bool:
-    """Return whether 8-bit attention by comfy-kitchen may be faster than exact attention on a GPU: on AMD GPUs, and on
-    NVIDIA GPUs of compute capability 7.5, 8.x and 12.x. On an H200 it is slower."""
+    """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on a GPU: on AMD GPUs, and on
+    NVIDIA GPUs of compute capability 7.5, 8.x and 12.x. It is slower on an H200 (9.0)."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
@@ -167,9 +167,9 @@ def settings() -> dict[str, str]:
 
 
 def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
-    """Return the dtype for 8-bit matrix products: "fp8" on NVIDIA GPUs of compute capability 9.x and 10.x (Hopper and
-    Blackwell server GPUs), where int8 is not faster than 16 bits. On other devices it is "int8", which is more
-    accurate."""
+    """Return the number format for 8-bit matrix products. It is "fp8" on NVIDIA GPUs of compute capability 9.x and 10.x
+    (Hopper and Blackwell server GPUs), because the int8 kernels available there are not faster than 16-bit products. On
+    other devices it is "int8", which is more accurate."""
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 

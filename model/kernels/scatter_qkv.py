@@ -154,8 +154,9 @@ def scatter_qkv_(
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Write queries x [tokens, dim], after norm and RoPE and divided by a scale, to `out` (float8_e4m3fn), and return
-    `out`. The scale and 1 / scale are written to `scale` and `factor` (see `ops.scatter.rotated_fp8`)."""
+    """Apply norm and RoPE to queries x [tokens, dim], divide them by a scale, and write them to `out` (float8_e4m3fn).
+    Return `out`. The scale is computed here, from the norm's weight (see `ops.scatter.rotated_fp8`). It is written to
+    `scale`, and 1 / scale to `factor`."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))

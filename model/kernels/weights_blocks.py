@@ -28,7 +28,8 @@ def _signed(start, at):
 
 @triton.jit
 def _half(start, at):
-    """Return the float16 number at the even byte `at` of the block at `start` as fp32."""
+    """Return the float16 number that begins at byte `at` of the block at `start`, as fp32. `start` is a pointer to
+    bytes, `at` an even offset."""
     return (_byte(start, at) | (_byte(start, at + 1) << 8)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 

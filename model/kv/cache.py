@@ -74,8 +74,9 @@ class KeyValueCache:
         held: window and sink (the video's first frames, which always stay in the window), in latent frames.
         chunk: the number of latent frames of a chunk.
         dtype: the dtype of the model's keys and values.
-        place: location and format of the stored tensors. fp8, which overrides `eight_bit`, requires that
-        `takes_operands` returns True.
+        place: the location and format of the stored tensors. If `place.fp8` is True, `place.eight_bit` (int8) is
+        ignored. Set `place.fp8` only if `choose_8bit.takes_operands` returns True for the model and device; this is not
+        checked here.
         """
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:

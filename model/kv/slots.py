@@ -34,7 +34,8 @@ class Slots(NamedTuple):
         return frame < self.sink or frame >= first + self.chunk - (self.window - self.sink)
 
     def seen(self, frame: int) -> int:
-        """Return the slot in which attention reads the frame number `frame`."""
+        """Return the slot of frame number `frame` in the tensor that attention reads. The slot follows from the number
+        alone: the function does not check whether the frame is still stored there."""
         return self._slot(frame, self.window)
 
     def ranges(self, frames: Iterable[int]) -> list[TokenRange]:

@@ -14,8 +14,12 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE, with the arguments of both. The kernel that writes them to
-    a KV cache applies norm and RoPE on the way."""
+    """Queries or keys before norm and RoPE. The kernel that converts or stores the tokens applies norm and RoPE on the
+    way, which saves a pass over memory.
+
+    x: [tokens, dim].
+    norm_rope: the arguments of norm and RoPE.
+    """
 
     x: Tensor
     norm_rope: NormRope

@@ -31,8 +31,9 @@ class DecodedParameter(torch.nn.Parameter):
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Make `decode` and `recode` cache their results from now on: one result for each dtype, and one more for a
-        rotated weight. If `place`, a part of a larger tensor, is not None, the results are stored there."""
+        """Make `decode` and `recode` cache their results from now on. One result is cached for each dtype, and another
+        if `recode` rotates the weight. Results cached earlier are dropped. If `place` (a part of a larger tensor) is
+        not None, each result is copied there and returned as a view of the larger tensor."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -243,10 +244,11 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return `tensor` as a Parameter without gradient over the same memory.
+    """Return `tensor` as a Parameter without gradient, over the same memory.
 
-    A QuantizedTensor is returned itself, marked as a Parameter. For it, `Parameter(tensor)` would call comfy_kitchen's
-    detach, which copies the scales into memory even if they are mapped from a file.
+    A QuantizedTensor is returned itself, with `_is_param` set in place, so that modules register it as a Parameter.
+    Here `Parameter(tensor)` would call comfy_kitchen's detach, which copies the scales into memory even if they are
+    mapped from a file.
     """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)

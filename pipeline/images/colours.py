@@ -19,8 +19,8 @@ BT.2020 (9) and Display P3 (12)."""
 HDR = {16: "PQ", 18: "HLG"}
 """The transfer functions of high dynamic range, by their number in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""The numbers in ITU-T H.273 of BT.709 and of an unspecified value. Primaries, transfer functions and matrices have the
-same numbers."""
+"""Code points of ITU-T H.273: BT.709, and unspecified. For primaries, transfer functions and colour matrices the code
+points have the same meaning."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
@@ -29,8 +29,8 @@ MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
 """Pillow's image mode for each colour space of an ICC profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
 SAME = 1
-"""The largest change of 8-bit values by which an ICC profile still counts as sRGB, so that the image is not
-converted."""
+"""The tolerance, in steps of 8-bit values, for an RGB profile to count as sRGB. If the profile's conversion to sRGB
+changes no tested colour by more than this, the image is not converted."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]

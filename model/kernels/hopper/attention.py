@@ -126,8 +126,12 @@ def _blocks(x: Tensor) -> int:
 
 
 def transpose(v: Tensor) -> Tensor:
-    """Return 8-bit values v [tokens, dim] as [dim, columns], for `attend`. The number of columns is a multiple of
-    TURNED; additional columns are zero. values_across.cu describes the order of every 16 columns."""
+    """Return 8-bit values v [tokens, dim] as [dim, columns], in the layout that `attend` reads.
+
+    The number of columns is the number of tokens, rounded up to a multiple of TURNED; the added columns are zero. The
+    columns are also permuted: every 16 tokens are stored in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15 (see
+    values_across.cu).
+    """
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
