@@ -59,8 +59,8 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Return whether the matrices are transposed: stored by column, with the translation in the last row. This is so if
-    the shape is [n, 4, 4], every last column is 0, 0, 0, 1, and some last row is not."""
+    """Return whether `matrices` are transposed 4x4 poses, stored by column with the translation in the last row. This
+    is so if the shape is [n, 4, 4], every last column is 0, 0, 0, 1, and at least one last row is not."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False

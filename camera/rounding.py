@@ -11,8 +11,8 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""The least number of frames from which the rounding is estimated. At least SAMPLE and fewer than 2 * SAMPLE frames are
-used, evenly spaced; of a shorter path, all frames."""
+"""The rounding is estimated from a sample of a path's frames, evenly spaced: at least SAMPLE, fewer than 2 * SAMPLE. If
+the path has fewer than 2 * SAMPLE frames, all of them are used."""
 EXACT = 1e-9
 """A rotation R counts as exact if the absolute value of each element of R^T R - I is below this limit."""
 

@@ -42,7 +42,8 @@ class Checkup:
     facts: the facts about the machine, by name.
     trials: the results of the kernels' tests, by operation, such as linear or attention.
     rates: the chosen kernel and its TFLOP/s, by operation.
-    rows, base: the estimated speed of the causal releases and of the base model, for each setting; empty on a CPU.
+    rows: the estimated speed of the causal releases, an Estimate for each model and setting; empty without a GPU.
+    base: the same for the base model.
     advice: recommendations for the user.
     """
 

@@ -163,8 +163,12 @@ FAST_ENOUGH = 6.0
 
 
 def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the estimated seconds of a chunk in its parts, for a `setting` and a GPU's `rates`. `fetched`: the bytes
-    that each forward copies from host memory while it computes."""
+    """Return the estimated time of generating and decoding a chunk, divided into parts.
+
+    setting: the settings of the chunk.
+    rates: the kernel rates of the GPU.
+    fetched: the bytes that each forward copies from host memory while it computes; 0 if all weights are on the GPU.
+    """
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches, passes = rates.linear, rates.attention, LAUNCHES, float(ROW_PASSES)
     if setting.eight_bit:

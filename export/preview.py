@@ -9,7 +9,8 @@ from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
 from ..camera.rotation import OPENGL_TO_OPENCV
 
 CAMERAS = 24
-"""At most this many cameras are drawn. Of more cameras, evenly spaced ones are drawn."""
+"""At most this many cameras are drawn. If more are far enough apart to be drawn, this many of them, evenly spaced, are
+drawn."""
 FAR = 4.0
 """A point is drawn only if its distance from the nearest camera is at most this multiple of the median of such
 distances. Otherwise a few wrong points would shrink the scene in a viewer that fits it into a sphere."""

@@ -38,7 +38,7 @@ else:
     ImageInput = object  # checked by `read_image`, which imports the libraries for the check
 
 CAMERAS = ("action_path", "preset", "keys")
-"""The options that set the camera path. At most one of them may be set."""
+"""The names of the options that set the camera path. At most one of them may be set; the others are None."""
 STDOUT = "-"
 """The value of `output` for standard output."""
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 """While a session waits for the next chunk, it calls `watch` (see Session.run) at least once in this many seconds."""
 CHUNKS_PER_RELEASE = 64
-"""On a CPU, memory that the C allocator holds after it was freed is returned to the operating system every 64 chunks.
-Without this, a walk of one hour would hold 2.6 GB."""
+"""On a CPU, freed memory that the C allocator still holds is returned to the operating system once every this many
+chunks. Without the return, the process would hold 2.6 GB more after an hour of a walk."""
 QUIET_SECONDS = 10.0
 """After this many seconds without input, a session with `moving` (see ChunkMaker) makes chunks half as often."""
 Deliver = Callable[[Frames], None]
@@ -56,14 +56,14 @@ failed: an error occurred. `what`: walk, command or prompt. `reason`: a message.
 
 
 class ChunkMaker(ControlsMixin):
-    """The base class of a session, which makes the chunks of a walk (a steered video). They are made in the caller's
-    thread or in a thread of the session. Commands from other threads run between two chunks. A subclass must set
-    `_walks`, the walks of the session.
+    """The base class of sessions: it makes the chunks of a walk (a steered video), in the caller's thread or in a
+    thread of the session. Commands from other threads run between two chunks. A subclass must set `_walks`, the walks
+    of the session.
 
-    moving: whether chunks are made also without input.
+    moving: whether chunks are made even while the camera rests without input.
     restart_on_drift: whether a new walk begins when the video degrades.
-    stop_when_stuck: whether held walking keys are ignored when the camera is stuck, until a key changes.
-    failure: the error that has ended the walk, or an empty string.
+    stop_when_stuck: whether held walking keys are ignored while the camera is stuck, until a key changes.
+    failure: the message of the error that has ended the walk, or an empty string.
     """
 
     _walks: Walks

@@ -86,8 +86,8 @@ class Pair:
 
     @property
     def direction_error_deg(self) -> float:
-        """The angle between the measured and the path's direction of motion, in degrees. NaN if no motion was found, if
-        the path does not move far enough to judge it, or if the measured camera stands still."""
+        """The angle between the measured and the path's direction of motion, in degrees. NaN in three cases: no motion
+        was found, the path's motion is too short to have a direction, or the measured camera stands still."""
         if not self.path_moves or self.found is None or not self.found[:3, 3].any():
             return np.nan
         cosine = unit(self.path_motion[:3, 3]) @ unit(self.found[:3, 3])

@@ -16,8 +16,8 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
 LARGE = 100
-"""The number of pixels above which an image counts as large. If both sides of an image are above it, a lens in which
-all numbers are at most SHARES is refused: it must be in fractions of the image size, not in pixels."""
+"""An image is large if both of its sides are above this many pixels. For a large image, a lens whose numbers are all at
+most SHARES is refused: it must be in fractions of the image size, not in pixels."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 """A pattern for the keys of a file under which a text may state the matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]

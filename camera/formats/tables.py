@@ -187,8 +187,9 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 
 def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
-    """Return notes for the user: a note on the columns that are not read, and for EuRoC's ground truth a note that the
-    poses are those of the IMU."""
+    """Return notes for the user on a table with the layout `columns`. A note lists the columns that are not read, if
+    the header names every column. Another note tells that EuRoC's ground truth holds poses of the IMU, not of the
+    camera."""
     header = _header(lines)
     names, used = _names(header), {*columns.columns, *columns.lens}
     others = [name for at, name in enumerate(names) if at not in used and len(names) == columns.total]
@@ -196,8 +197,8 @@ def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
 
 
 def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
-    """Return the lens [1, 4] of the first frame, and notes on the lenses of all `frames`. Resampled poses do not
-    correspond to frames, so they share this lens."""
+    """Return a Lens, the pair of the first frame's lens [1, 4] and the notes on the lenses of all `frames`. All poses
+    share the first lens, because poses that were resampled do not correspond to frames."""
     lens, notes = pixel_lens(frames, str(path))
     return lens[:1], (*notes, *lens_change(lens))
 

@@ -153,8 +153,10 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Multiply each rotation from the right by the inverse of the first camera's rotation, so that the first camera
-    looks straight ahead. `c2w` itself is changed and returned."""
+    """Turn all cameras so that the first one looks straight ahead, in place, and return `c2w` [n, 4, 4]. Each rotation
+    R becomes R @ R0^-1, where R0 is the first rotation. This is the rotation from the first camera to the camera in
+    world axes. A multiplication from the left would give it in the first camera's axes, while the positions stay in
+    world axes."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w
 

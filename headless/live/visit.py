@@ -23,8 +23,11 @@ from .pictures import read_upload, upload_notes
 
 
 class Visit:
-    """The session of one client. If the connection breaks, the session stays open so that the client can reconnect. The
-    constructor and the closing of the session may run in any thread."""
+    """The session of one client. If the connection breaks, the session stays open so that the client can reconnect.
+
+    Methods are called in the thread of the server's event loop. Three slow operations may run in another thread: the
+    constructor, `do` with the event `restart`, and closing the session.
+    """
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
         """Open a session for a client. `init`: the client's first message. `folder`: the folder in which the walk gets

@@ -78,7 +78,9 @@ class ModelCache:
         return vae
 
     def expert(self, plan: SamplingPlan, name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-        """Return the plan's expert "high" or "low" (`name`) from the cache, or else from `load()`."""
+        """Return the plan's expert "high" or "low" (`name`) from the cache, with its arithmetic and attention set to
+        those of the plan. Otherwise return the model that `load()` returns, and store it if `prepare` has found room
+        for it."""
         if name in self._experts:
             model = self._experts[name][1]
             wanted = plan.options.arithmetic

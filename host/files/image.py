@@ -31,7 +31,8 @@ PRESETS = {
 EXPLICIT = "width and height"
 SIZES = (*AREAS, *PRESETS, EXPLICIT)
 FORMER_SIZES = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
-"""The names of the choices in AREAS in saved workflows of earlier versions, each with its area in pixels."""
+"""The choices of the size input that earlier versions offered, each with the video's area in pixels. Saved workflows
+may contain them, so they are accepted like AREAS."""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
 

@@ -185,9 +185,12 @@ class Linear(comfy.ops.manual_cast.Linear):
 
 
 class PendingUpload:
-    """A collection of a model's parameters that are copied to `device` together, at the full speed of the bus. With
-    `--disable-dynamic-vram` ComfyUI calls `.to(device)` layer by layer, and each call would read the memory-mapped file
-    page by page. While a PendingUpload is open, the layers only register their parameters."""
+    """A set of a model's parameters that are copied to `device` together, at the full speed of the bus.
+
+    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` layer by layer, and each call would read the memory-mapped
+    file page by page. While a PendingUpload is open, each layer registers its parameters with `accept` in place of
+    copying them. `copy_all` copies the registered ones.
+    """
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device

@@ -115,9 +115,9 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _clear_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first of the `sigmas` at which the low-noise expert predicts, or `len(sigmas)` if it
-        never predicts. The timesteps are the official ones if `sampler` is one of this pack's solvers, else 1000 *
-        sigma without the fraction."""
+        """Return the index of the first of `sigmas` at which the low-noise expert predicts, or `len(sigmas)` if it
+        never does. The expert of a step follows from the step's timestep. With this pack's solvers as `sampler` the
+        timesteps are the official ones, otherwise 1000 * sigma, truncated."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])

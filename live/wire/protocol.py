@@ -152,11 +152,14 @@ def _event(kind: Any, payload: Any, number: int | None) -> ClientEvent:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return the keyboard keys in the payload of a `camera_actions` message, as a dict with one entry. Raises
-    InputError for an invalid payload. There are two kinds of payload:
+    """Return the keyboard keys of a `camera_actions` message as a dict with one entry, which depends on the form of the
+    payload:
 
-    - For a list, the entry is `script`: the keys that are held in each latent frame.
-    - For a map of transitions, the entry is `held`: the keys that are held after each transition.
+    - A list of rows, one for each latent frame, each a list of held keys: the entry is `script`, these rows.
+    - A map with `mode` "state" and `transitions`: the entry is `held`, a row of the keys that are held after each
+      transition.
+
+    Keys are returned in lower case. Raises InputError for an invalid payload.
     """
     if not isinstance(payload, dict):
         return {"script": _script(payload)}

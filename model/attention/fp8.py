@@ -28,7 +28,7 @@ With a head size of 128, a head's query vector is then at most `plain.QUERY_LENG
 `plain.KEY_LENGTH`. In a KV cache, keys of later chunks keep to the limit up to the cache's headroom.
 """
 SAMPLE = 512
-"""A tensor's maximum, and the mean of keys, are estimated from at least this many evenly spaced tokens. If a tensor has
+"""At least this many evenly spaced tokens are used to estimate a tensor's maximum and the mean of keys. If a tensor has
 fewer tokens, all are used."""
 HEADROOM = 4.0
 """A value may be this factor times the maximum of the sampled tokens without being clamped.

@@ -68,7 +68,7 @@ def _tensor_cores(card: Card) -> bool:
 
 def _off_hopper(card: Card) -> bool:
     """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on a GPU: on AMD GPUs, and on
-    NVIDIA GPUs of compute capability 7.5, 8.x and 12.x. It is slower on an H200 (9.0)."""
+    NVIDIA GPUs of compute capability 7.5, 8.x and 12.x. On an H200 (9.0) it is slower."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 

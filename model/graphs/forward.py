@@ -108,13 +108,15 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)`, computed or replayed:
-        - the first forward of a kind (see `_kind`) is computed;
-        - the second is computed, recorded and tested;
-        - later ones are replayed.
+        """Return `compute(given, options)` as a new tensor, not as a static buffer of a graph. The forward is computed,
+        or replayed from a CUDA graph:
 
-        All forwards are only computed after a recording or test has failed, and while the kernels may differ from chunk
-        to chunk (`KeyValueCache.form` is None).
+        - The first forward of a kind (see `_kind`) is computed.
+        - The second is computed and recorded, and the recording's replay is compared with the result.
+        - Later forwards are replayed.
+
+        Forwards are only computed after a recording has failed or a replay has differed, and while the kernels may
+        differ from chunk to chunk (`KeyValueCache.form` is None).
         """
         history = options["kv_cache"]
         if self._failed or history.form is None:

@@ -134,9 +134,12 @@ class KeyValueCache:
 
     @property
     def form(self) -> str | None:
-        """The state of the window, "full" or "filling"; chunks in the same state run the same kernels. None if the
-        kernels may differ from chunk to chunk. This is the case while the window is filling without `see_all_frames`,
-        and until an fp8 cache has its scales."""
+        """The state of the window: "full" or "filling". Chunks in the same state run the same kernels, so a CUDA graph
+        can replay them. None if the kernels may differ from chunk to chunk, in two cases:
+
+        - The window is filling, and `see_all_frames` was not called.
+        - The cache is in fp8 and does not have its scales yet.
+        """
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None

@@ -105,13 +105,13 @@ def _each(given: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return a tensor map (TMA descriptor), a struct of 128 bytes with which TMA loads boxes (small blocks) of a matrix
-    x [rows, numbers]. Elements outside x read as 0.
+    """Return a tensor map (TMA descriptor), a struct of 128 bytes with which TMA loads boxes (blocks) of a matrix x
+    [rows, columns]. Elements outside the matrix are loaded as 0.
 
-    box: the bytes of a box's row, then its number of rows.
+    box: the size of a box: the bytes of a row, and the number of rows.
     swizzle: one of the SWIZZLE constants.
-    shape, strides: for a map with more than two dimensions, its dimensions, innermost first. `shape` begins with the
-    bytes of a row. `strides` are in bytes, without the innermost.
+    shape, strides: the dimensions of a map with more than two, innermost first. `shape` starts with the bytes of a row.
+    `strides` are in bytes and omit the innermost, which is contiguous. By default both follow from x.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
