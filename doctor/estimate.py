@@ -96,7 +96,7 @@ class Setting(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """The estimated seconds of a chunk in its parts.
+    """The estimated time of a chunk in seconds, divided into parts.
 
     products, attention: matrix products and attention of the model's forwards.
     vae: the decoding of the chunk.

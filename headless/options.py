@@ -59,7 +59,7 @@ CAUSAL_ONLY = (
     *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
     *("save_state", "continue_from", "events"),
 )
-"""The options of causal models only."""
+"""The names of the options that only causal models take. Setting one of them for the base model is an error."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,8 +183,8 @@ def run_steps(
 
 class Experts:
     """The two experts for `sample_videos`, each loaded when it is needed. `sample_videos` calls `high` before the first
-    step of the high-noise expert, and `low` before the first step of the low-noise expert. The recorder gets two stages
-    per expert: loading and steps."""
+    step of the high-noise expert, and `low` before the first step of the low-noise expert. In the profile `stages`, the
+    loading and the steps of each expert are separate stages."""
 
     def __init__(
         self,

@@ -180,8 +180,12 @@ class Session(PromptedChunkMaker):
         self._queue_command(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """Queue a command that ends the current walk and begins a new one at `begin`, by default where the current walk
-        began. If `begin` is invalid, the current walk goes on, and the error is raised or reported as for `back`."""
+        """Queue a command that ends the current walk and begins a new one. The new walk begins at `begin`, or where the
+        current walk began if `begin` is None.
+
+        If `begin` is invalid, the current walk goes on. A program that iterates over the session then gets the error
+        from its next request for frames; with `start` or `run`, the callback `tell` gets the reason.
+        """
         self._queue_command(lambda: self._begin_again(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:

@@ -217,8 +217,15 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _find_expert(role: str, items: list[Path]) -> Path | None:
-    """Return the path of the expert `role`, "high" or "low", among a package's `items`. In diffusers' packages of two
-    models, `transformer` is the high-noise expert and `transformer_2` the low-noise one."""
+    """Return the path of the expert `role`, "high" or "low", among a package's `items` (files and folders), or None
+    without one. The first of these applies:
+
+    1. A model whose name states the role.
+    2. A model with a bare "high" or "low" in its name, as `role_of` judges it.
+    3. In diffusers' packages of two models, `transformer` is the high-noise expert, `transformer_2` the low-noise one.
+
+    Of several candidates, an nf4 model is preferred, then the first by name.
+    """
     models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
     named = [each for each in models if noise_role(each.name) == role]
     named = named or [each for each in models if role_of(each, models) == role]

@@ -18,7 +18,7 @@ CHECKPOINT_PARTS = (
 )
 """The prefixes of the parts of a ComfyUI checkpoint."""
 _WRAPPERS = re.compile(r"(?<![^.])(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
-"""The parts that FSDP, activation checkpointing and torch.compile add to parameter names."""
+"""A pattern for the parts of parameter names that FSDP, activation checkpointing and torch.compile add."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 

@@ -52,11 +52,11 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
-    """Delete all but the newest `keep` walks in `folder`. Return the names of the deleted walks; if a walk's folder
-    stays because it has other files, a note follows the name.
+    """Delete all saved walks in `folder` except the newest `keep`. Return the names of the deleted walks. If a walk's
+    folder stays because it has other files, a note follows the walk's name.
 
-    Not deleted are walks that any process is still making. Also not deleted is a walk if `used` contains the path of
-    its folder or of a file directly in it. Raises InputError if a file cannot be deleted.
+    Two kinds of walks are spared: walks that any process is still making, and walks in `used`. A path in `used` is a
+    walk's folder, or a file directly in it. Raises InputError if a file cannot be deleted.
     """
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]

@@ -75,7 +75,8 @@ class Operand(NamedTuple):
 
     @property
     def rows(self) -> Tensor:
-        """The values as [tokens, dim]; transposed values are copied."""
+        """The values as [tokens, dim], not transposed. If `transposed` is None, this is `values` itself, with its
+        padding; otherwise it is a copy without padding."""
         if self.transposed is None:
             return self.values
         places = transposed_columns(torch.arange(self.transposed, device=self.values.device))
