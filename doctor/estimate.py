@@ -114,8 +114,8 @@ class Seconds(NamedTuple):
 
     @property
     def model(self) -> float:
-        """The seconds of the model's forwards. The copies over the bus run in parallel with all other parts, so the
-        longer of the two counts."""
+        """The seconds of the model's forwards: the sum of `products`, `attention`, `memory` and `launches`, or `bus` if
+        that is longer, because the copies run in parallel with the computation."""
         return max(self.products + self.attention + self.memory + self.launches, self.bus)
 
     @property

@@ -87,10 +87,14 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         """Begin a new walk, make its first chunk, and return (observation, `info`).
 
         seed: the seed of the noise; None draws a random seed.
-        options: the walk's start, a dict. The keys are `image`, `prompt` and `state`, a saved walk: a file, a walk's
-        folder, or a WorldState. A missing image or prompt is that of the environment or of the state.
+        options: the start of the walk, a dict with these optional keys:
 
-        Raises InputError for any other option, and for both an image and a state.
+        - `image`: the first frame.
+        - `state`: a saved walk to continue, as a file, a walk's folder, or a WorldState.
+        - `prompt`: the prompt. By default it is that of `state`, or without a state that of the environment.
+
+        Without `image` and `state` the walk begins where the environment's walks begin by default. Raises InputError
+        for any other option, and for both an image and a state.
         """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed

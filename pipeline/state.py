@@ -286,7 +286,7 @@ def _check_camera(state: WorldState) -> None:
 
 
 def _check_prompt(name: str, context: Tensor, config: ModelConfig) -> None:
-    """Raise InputError, with the tensor's `name`, unless `context` is an embedding [1, L, D] that the model accepts."""
+    """Raise InputError, with the tensor's `name`, if `context` is not an embedding [1, L, D] that the model accepts."""
     tokens = context.shape[1] if context.ndim == 3 else 0
     if tuple(context.shape) != (1, tokens, config.text_dim) or not 0 < tokens <= config.text_len:
         raise InputError(

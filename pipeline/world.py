@@ -42,7 +42,7 @@ class CausalModel(Protocol):
 
 
 def check_causal(config: ModelConfig) -> None:
-    """Raise InputError unless `config` describes a causal model."""
+    """Raise InputError if `config` does not describe a causal model."""
     if not config.causal:
         raise InputError(
             "this is an expert of the base model, which makes a video as a whole; a rollout takes a "

@@ -88,7 +88,8 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         return progress
 
     def end(self, keep: bool = False) -> None:
-        """End the current stage, if any. If `keep` is false, also collect garbage."""
+        """End and record the current stage, if any. If `keep` is false, also collect Python's garbage and free torch's
+        cached GPU memory, which takes 0.2 s."""
         if self._end is not None:
             self._end()
             if not keep:

@@ -14,7 +14,8 @@ from .graph import upstream_nodes
 
 PACK = Path(__file__).parents[2]
 OTHERS = "comfy_extras", "custom_nodes"
-"""The folders that contain the nodes: ComfyUI's own (`comfy_extras`) and those of other packs (`custom_nodes`)."""
+"""The names of the folders that contain nodes outside of this pack: ComfyUI's extra nodes (`comfy_extras`) and other
+packs (`custom_nodes`)."""
 
 
 def raise_node_error(error: Exception) -> None:

@@ -203,6 +203,7 @@ def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
 
 
 def is_mixture(patches: dict, causal: bool) -> bool:
-    """Return whether `patches` would merge a causal model with an expert: a list from `weights_to_merge` in `patches`
-    has another mark than `causal`. `causal` is True if the MODEL that receives the patches is a causal model."""
+    """Return whether `patches` would merge a causal model with an expert. This is so if a list in `patches` was marked
+    by `weights_to_merge` with a value other than `causal`. `causal` is True if the MODEL that receives the patches is a
+    causal model."""
     return any(isinstance(each, _OtherWeights) and each.causal != causal for each in patches.values())

@@ -167,7 +167,8 @@ class CallbackSampler(comfy.samplers.Sampler):
     unchanged."""
 
     makes_chunks = True
-    """The mark of a sampler that may run a causal model, which takes a chunk of a video at a time."""
+    """Declares that this sampler may run a causal model, which generates a video chunk by chunk. Samplers without this
+    attribute are refused for causal models."""
 
     def __init__(self, run: Callable):
         self.run = run

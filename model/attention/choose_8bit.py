@@ -256,8 +256,8 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Check that the device and the model allow the requested 8-bit matrix products (`arithmetic`) and 8-bit
-    `attention`, else raise InputError. Return notes for the user: one on each of the two that is in 8 bits, and on
+    """Raise InputError if the device or the model does not allow the requested number format of matrix products
+    (`arithmetic`) or of `attention`. Return notes for the user: one for each of the two that is in 8 bits, and on
     Apple's GPUs one that the device is untested."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)

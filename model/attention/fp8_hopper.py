@@ -85,8 +85,9 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Return attention [tokens, heads*128] in bf16: `into`, overwritten, if it is a contiguous bf16 tensor, else a new
-    tensor."""
+    """Return attention [tokens, heads*128] of q over k and v in bf16, by our own kernel. The result is written to
+    `into` and `into` is returned, if it is a contiguous bf16 tensor. Otherwise the result is a new tensor. For `shares`
+    see `kernels.attend`."""
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
     return kernels.attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
