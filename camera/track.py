@@ -13,9 +13,9 @@ FRAMES_PER_LATENT = 4
 """The number of video frames for each latent frame after the first. Unused poses at the end of a path are reported only
 from this number on, because fewer poses do not fill another latent frame."""
 LONGEST_STEP = 1.05
-"""The length above which a step in the model's input is reported. The longest step of a video's first path has length
-1, because translations are divided by it. Resampling can lengthen the steps of a later path a little, so the limit is
-above 1."""
+"""A step in the model's input is reported if it is longer than this. The longest step of a video's first path has
+length 1, because translations are divided by it. Resampling can lengthen the steps of a later path a little, so the
+limit is above 1."""
 
 
 @dataclass(frozen=True)

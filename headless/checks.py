@@ -29,7 +29,7 @@ from .options import CHOICES, GenerateOptions
 from .prompt_cache import EmbeddingCache
 
 MOST_FPS = 1000
-"""The highest frame rate of a run; no player supports more."""
+"""A run's frame rate is at most this many frames per second, because no player supports more."""
 
 
 @dataclass(frozen=True, kw_only=True)

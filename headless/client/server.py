@@ -17,7 +17,7 @@ from ...errors import InputError, require
 
 SECONDS, SILENT_SECONDS = 60, 3600
 UPLOADS = "lingbot_world"
-"""The folder for uploads in ComfyUI's input folder."""
+"""The subfolder of ComfyUI's input folder into which files are uploaded."""
 
 
 class Server:
