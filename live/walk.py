@@ -118,7 +118,7 @@ class Walk(WalkWorld):
 
     @property
     def ended(self) -> bool:
-        """Whether what remains of the recorded path is shorter than a chunk. It is always False for a steered walk."""
+        """Whether the rest of the recorded path is shorter than a chunk. It is always False for a steered walk."""
         frames = FRAMES_PER_LATENT * self.engine.chunk
         return self.camera.frames_left < (frames - FRAMES_PER_LATENT if self._begins_video else frames)
 

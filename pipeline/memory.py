@@ -161,8 +161,8 @@ class MemoryWishes:
 
     residency: whether one expert or both stay on the GPU, or blocks are streamed.
     camera_cache: whether the results of the camera layers are cached on the GPU.
-    kv_cache: the place and format of cached keys and values: "gpu", "8bit" (on the GPU, in 8 bits), "host" (host
-    memory), or "auto", which chooses.
+    kv_cache: the places and formats that are allowed for cached keys and values: "gpu" (only the GPU), "8bit" (8 bits,
+    on the GPU or in host memory), "host" (only host memory), or "auto" (all of these). See `kv.place.key_value_places`.
     vae_tiling: whether the VAE encodes and decodes in tiles.
     shard: whether several processes split the weights.
     """

@@ -103,8 +103,8 @@ PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """A map from each key of an image's width to the key of its height, and back, such as w to h and h to w. A width or a
 height alone may mean something else than an image size, for example a camera's height above the ground."""
 LEAST_SIDE = 16
-"""A width and a height with keys from two different pairs (see PAIRED), such as w and image_height, count as an image
-size only if both have at least this many pixels. A smaller number may mean something else."""
+"""A width and a height with keys from two different pairs (see PAIRED), such as w and image_height, may mean something
+else than an image size. They count as one only if both have at least this many pixels."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02

@@ -57,7 +57,7 @@ class Scaling(NamedTuple):
         return self.mean, self.factor
 
     def with_reach(self) -> "Scaling":
-        """Return a copy with `reach`, computed from mean and scale."""
+        """Return a copy with `reach`, an upper bound of the decoded magnitudes, computed from mean and scale."""
         return self._replace(reach=self.mean.abs().amax() + LARGEST[FP8] * self.scale)
 
 
