@@ -139,8 +139,9 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         from ..live.opening import LiveSettings, LoadedModel, plan_live
         from ..plan import set_threads
 
-        for package in ("aiohttp", "msgpack", "av"):
-            require(package, '"lingbot-world[live]"')
+        require("aiohttp", '"lingbot-world[live]"')
+        require("msgpack", '"lingbot-world[live]"')
+        require("av", '"lingbot-world[live]"')
         from ..files.target import check_folder
         from ..live.running import check_port, is_here, serve
         from .inspection import describe_kernels

@@ -60,8 +60,8 @@ CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 LACKING = {
     "camera/make": "comfy_api.latest.io.Load3DCamera",
     "camera/export": "comfy_api.latest.io.Load3DCamera",
-    "rollout": "latent_preview.LatentPreviewer",
-    "live": "latent_preview.LatentPreviewer",
+    "sampling/rollout": "latent_preview.LatentPreviewer",
+    "sampling/live": "latent_preview.LatentPreviewer",
 }
 
 
