@@ -11,6 +11,7 @@ BY_NAME = {
     "__init__.py": "__getattr__",
     "errors.py": ("require", "on_first_use"),
     "host/needs.py": "_is_there",
+    "model/choice/table.py": ("_unusable", "_kitchen_refuses"),
     "nodes/__init__.py": "get_node_list",
 }
 """Where a module is imported by a name that is no constant: what the callers of `require` write out, and tables."""
