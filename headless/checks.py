@@ -99,7 +99,7 @@ class Plan(RunInputs):
         a stripe of every frame, ignore this dtype and use fp32.
 
         If the option `vae_dtype` is "auto", the dtype is fp16 on GPUs with matrix instructions for fp16, else None. The
-        accuracy is then similar to that of the official code, whose fp32 convolutions run in TF32 on recent NVIDIA
+        accuracy is then similar to that of the official code, in which fp32 convolutions run in TF32 on recent NVIDIA
         GPUs: the mantissas of TF32 and fp16 have the same length.
         """
         if self.options.vae_dtype == "auto":
@@ -115,7 +115,7 @@ def pluralize(count: int, thing: str) -> str:
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
     """Raise InputError if one of the options `names` differs from its default. `reason` is the part of the message that
-    says why the model does not use the option."""
+    gives the reason why the model does not use the option."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -128,7 +128,7 @@ def check_settings(options: GenerateOptions) -> None:
     - an option is outside its choices or its range;
     - a LoRA has no weight file, or its strength is not finite;
     - only one of `width` and `height` is set;
-    - `noise_device` is "cuda", but there is no GPU.
+    - `noise_device` is "cuda", but no GPU is available.
     """
     for name, choices in CHOICES.items():
         found = getattr(options, name)
@@ -179,8 +179,8 @@ def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str
     """Return a note with the name and strength of each LoRA. A LoRA that is set several times gets one note, with the
     count.
 
-    If `two_experts` is true (the base model), further notes follow. They warn of each LoRA whose file name contains an
-    expert ("high" or "low") while the user did not restrict the LoRA to this expert.
+    If `two_experts` is true (the base model), further notes follow. They warn of each LoRA with an expert ("high" or
+    "low") in its file name while the user did not restrict the LoRA to this expert.
     """
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
@@ -205,7 +205,7 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return a warning for each of these cases; `guided` says whether the model uses the negative prompt:
+    """Return a warning for each of these cases; `guided` is whether the model uses the negative prompt:
 
     - The prompt is empty or looks like a file's name.
     - A negative prompt is set, but the model is not guided.

@@ -40,7 +40,7 @@ class EmbeddingCache:
     @classmethod
     def for_encoder(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> EmbeddingCache:
         """Return the cache for a text encoder and a tokenizer. `encoder`, `tokenizer`: a file or a folder each. If the
-        path, size or modification time of a file changes, embeddings that were cached before are no longer found."""
+        path, size or modification time of a file changes, embeddings that were cached before become unreachable."""
         words = [VERSION, file_stamps(encoder), file_stamps(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 

@@ -29,7 +29,8 @@ from .worlds.drift import HINT, DriftWatch
 
 log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
-"""While a session waits for the next chunk, it calls `watch` (see Session.run) at least once in this many seconds."""
+"""The longest time in seconds between two calls of `watch` (see Session.run) while a session waits for the next
+chunk."""
 CHUNKS_PER_RELEASE = 64
 """On a CPU, freed memory that the C allocator still holds is returned to the operating system once every this many
 chunks. Without the return, the process would hold 2.6 GB more after an hour of a walk."""

@@ -14,8 +14,8 @@ LATENT_FRAMES = 72
 frames. The number is a multiple of each released model's chunk size. It is longer than the released models' attention
 windows, except those of unlimited length."""
 LIVE_WINDOW = Window(18, 6)
-"""The attention window in a walk (a steered video) for a model whose default window is the whole video. A walk has no
-end, so its window must be limited: to 18 latent frames, of which 6 are the sink."""
+"""The attention window in a walk (a steered video) for a model with the whole video as its default window. A walk has
+no end, so its window must be limited: to 18 latent frames, of which 6 are the sink."""
 
 
 def latent_frames(window: int | None) -> int:
@@ -51,8 +51,8 @@ def plan_endless(
     """Return `spec` and `notes` (notes for the user), adapted to a walk, which has no end.
 
     - The note about a camera that stands still is removed.
-    - If `spec` attends to the whole video, its window becomes LIVE_WINDOW, and a note says so. `window` and `sink`, in
-      latent frames, replace the values of LIVE_WINDOW unless they are None.
+    - If `spec` attends to the whole video, its window becomes LIVE_WINDOW, and a note reports this. `window` and
+      `sink`, in latent frames, replace the values of LIVE_WINDOW unless they are None.
     - If the window of `spec` is limited, it stays, and `window` and `sink` are ignored.
 
     Raises InputError if the new window is too small for its sink and a chunk.

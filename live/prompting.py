@@ -25,7 +25,7 @@ that the prompt's effect can be seen."""
 
 
 class PromptedChunkMaker(ChunkMaker):
-    """A session that makes the chunks of a walk (see ChunkMaker), and whose prompt can change while chunks are made:
+    """A session that makes the chunks of a walk (see ChunkMaker). Its prompt can change while chunks are made:
     `prompt` replaces the text, `event` switches a world event, a named sentence that extends the prompt.
 
     events: the session's world events, with a record of the active ones. The constructor reads them with `read_events`.

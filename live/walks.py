@@ -58,8 +58,8 @@ class Walks:
 
     def begin(self, start: Start | WorldState, report: ReportUnsaved) -> Walk:
         """End the current walk, begin another one at `start`, and return it. `report(reason)` is called if files of the
-        ended walk cannot be written. Raises InputError or CameraError if the new walk cannot begin. In this case there
-        is no current walk any more: `current` is None."""
+        ended walk cannot be written. Raises InputError or CameraError if the new walk cannot begin. In this case no
+        current walk remains: `current` is None."""
         self._end(report)
         folder = self._own_folder()
         try:
@@ -113,8 +113,8 @@ class Walks:
 def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool = True) -> WalkVideo | None:
     """Return a new video file for a walk, or None if the engine records no videos.
 
-    `preview` says which frames the file is for: those shown during the walk if true, else those that the VAE decodes
-    after the walk. `report(reason)` is called if the video becomes incomplete.
+    `preview` selects the frames that the file is for: those shown during the walk if true, else those that the VAE
+    decodes after the walk. `report(reason)` is called if the video becomes incomplete.
     """
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO

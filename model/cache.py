@@ -16,7 +16,7 @@ would cost time and memory without saving any."""
 
 class BlockCache:
     """A cache of two tensors for each transformer block, which depend only on a source tensor, such as the camera.
-    `attach` empties the cache if the source changes. A cache whose tensors are not read is disabled (see
+    `attach` empties the cache if the source changes. A cache with tensors that are not read is disabled (see
     MOST_UNREAD_FILLS)."""
 
     _source: Tensor | None

@@ -145,8 +145,8 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes whose input `name` has a plain value, not a link. `kinds`: the classes of the nodes; None means
-    all."""
+    """Return the nodes in which the input `name` has a plain value, not a link. `kinds`: the classes of the nodes; None
+    means all."""
     return [
         node
         for node in workflow.values()
@@ -157,7 +157,7 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
     """Write a value into the input `name` of all nodes in which this input is not linked. `kinds`: the classes of these
-    nodes; None means all. Raises InputError, which names the command's `option`, if there is no such node."""
+    nodes; None means all. Raises InputError, which names the command's `option`, if no such node exists."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
@@ -166,10 +166,11 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a text into every LingBot-World text node whose input `option` is not linked. If there is none, write the
-    text into the first CLIPTextEncode node with "positive" in its title, or "negative" for the negative prompt.
+    """Write a text into every LingBot-World text node in which the input `option` is not linked. Without such a node,
+    write the text into the first CLIPTextEncode node with "positive" in its title, or "negative" for the negative
+    prompt.
 
-    `option` is "prompt" or "negative". Raises InputError if there is no such node either.
+    `option` is "prompt" or "negative". Raises InputError if this node is missing too.
     """
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)

@@ -67,7 +67,7 @@ def describe_model(
     dtype, arithmetic: the run's dtype and the number format of its matrix products.
     window, sink: a causal model's attention window in latent frames, by default its release's.
     where: `assets`, a folder with text encoder, tokenizer and VAE, and `release`, a key of RELEASES for a causal model
-        whose files do not show its release.
+    if its files do not show its release.
 
     Raises InputError for a missing path, for a size that is out of range or not a multiple of 16, and for an option
     that the model does not use. Raises CheckpointError or TextError for a broken file.
@@ -127,7 +127,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 def _model_kind(path: Path) -> str:
     """Return "vae", "text encoder" or "expert" for a weight file, by the names of its tensors. If the tensor names fit
-    none of these kinds, the file's name decides."""
+    no kind in this list, the file's name decides."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):

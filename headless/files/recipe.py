@@ -130,8 +130,8 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
     """Return notes for the user on changes since the recorded run. There is a note for each option, or part of the
-    model's package, whose input files have changed. A further note is added if another version of this project made the
-    recorded run."""
+    model's package, if its input files have changed. A further note is added if another version of this project made
+    the recorded run."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

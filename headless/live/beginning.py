@@ -118,8 +118,8 @@ def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]
     """Return the options that `file`, the live.json of a package, recommends. Options that the user set, which are in
     `named`, are left out. Width and height are both left out if the user set a size.
 
-    Return an empty dict if there is no such file. Also return an empty dict if the walk continues a state, because the
-    state determines size and chunk. Raises InputError for an invalid file.
+    Return an empty dict if the file does not exist. Also return an empty dict if the walk continues a state, because
+    the state determines size and chunk. Raises InputError for an invalid file.
     """
     if not file.is_file() or named.get("continue_from") is not None:
         return {}

@@ -71,7 +71,7 @@ class LiveSettings:
     """The settings of a server for all of its walks (steered videos).
 
     speed: the speed of the key W; 1 is the largest translation per latent frame that the model was trained with.
-    moving: whether video is also generated while there is no input.
+    moving: whether video is also generated without input.
     decoder: a tiny decoder for the frames that the client sees, a file or a name such as taew2_1. None selects the VAE.
     restart_on_drift: whether a walk restarts from its start image when the video degrades.
     events: named additions to the prompt, such as rain, that a client may turn on and off.

@@ -47,7 +47,7 @@ def examples(loaded: LoadedModel) -> list[Example]:
     """Return the start images that the page offers. The first is the server's start image.
 
     Up to MOST_EXAMPLES other PNG files follow, from the folder `example` in the model's folder or, if missing, next to
-    it. If there is no PNG file, a drawn landscape follows instead.
+    it. If no PNG file exists, a drawn landscape follows instead.
     """
     start = loaded.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()

@@ -10,7 +10,7 @@ from .opening import LoadedModel
 
 
 def replay(loaded: LoadedModel, walk: Path, folder: Path) -> str:
-    """Repeat the saved walk in the folder `walk`, and save the new walk within `folder`. Return a message that says
+    """Repeat the saved walk in the folder `walk`, and save the new walk within `folder`. Return a message that states
     whether the latents of both walks are equal, and if not, their largest difference.
 
     Raises InputError for an invalid walk, for a walk that needs more memory than planned, and if the disk is full.

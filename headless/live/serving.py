@@ -165,8 +165,8 @@ async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
     """Return a file of the current walk: the saved state, the video, or a zip file of poses and intrinsics. The last
     part of the request's path is `state`, `video` or `path`.
 
-    Status 404 means that the request lacks the walk's token or that there is no video. Status 409 comes with the reason
-    why the file cannot be made, for instance because the walk has no chunk.
+    Status 404 means that the request lacks the walk's token or that the video does not exist. Status 409 comes with the
+    reason why the file cannot be made, for instance because the walk has no chunk.
     """
     visit = site.server.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):

@@ -82,7 +82,7 @@ class Visit:
 
     def facts(self) -> dict[str, Any]:
         """Return the walk's first status message, with the reconnection token under the key `resume`. Raises InputError
-        during a restart, while there is no walk."""
+        during a restart, when no walk exists."""
         first = start_status(self.session, self.init.fps)
         return first | {"notes": [*first["notes"], *self.notes], "resume": self.token}
 

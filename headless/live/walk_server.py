@@ -39,7 +39,7 @@ class WalkServer:
         self._leaving = False
         self._queue: deque[tuple[asyncio.Future[None], Client]] = deque()
         self._threads = ThreadPoolExecutor(MANY_THREADS, thread_name_prefix="lingbot-live")
-        self._held: asyncio.TimerHandle | None = None  # the end of a walk whose client lost its connection
+        self._held: asyncio.TimerHandle | None = None  # the end of a walk after its client lost the connection
         self._lost_at = 0.0
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
@@ -92,7 +92,7 @@ class WalkServer:
         """Wait until the model is free. During this time the messages in `inbox` are read, only to notice that the
         client disconnects.
 
-        SGLang's protocol has no message that tells a client to wait. A client with this protocol may therefore wait
+        SGLang's protocol has no message that makes a client wait. A client with this protocol may therefore wait
         only if the wait will be short: no other client waits, and the current walk is ending, idle or without a
         connection.
 

@@ -125,7 +125,7 @@ def _run_here(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """When this context ends, record each job that has a video but no row in the manifest as failed: it was
+    """At the end of this context, record each job that has a video but no row in the manifest as failed: it was
     interrupted. Without a row, the next run would refuse to replace the job's video."""
     try:
         yield

@@ -162,8 +162,8 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 def _path(base: Path, given: str) -> str:
     """Return the path `given` in a job, with ~ expanded. A relative path is relative to the folder `base`.
 
-    Lists of jobs may come from Windows, so a backslash separates folders on every system. One exception: if a file
-    exists whose name contains the backslash, the path is used as it is. Raises InputError for an empty path.
+    Lists of jobs may come from Windows, so a backslash separates folders on every system. One exception: if a file with
+    the backslash in its name exists, the path is used as it is. Raises InputError for an empty path.
     """
     if not given:
         raise InputError("a path is empty; name one, or leave it out")

@@ -49,7 +49,7 @@ def end_at_next_signal() -> None:
 
 class FileWatcher:
     """A watcher of files. `bool()` is true if a file was created or changed after the watcher was made. `str()` is a
-    message that names these files, or says that nothing was written."""
+    message that names these files, or states that nothing was written."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}

@@ -30,7 +30,7 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
 def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a function like `show`, whose progress callbacks also call `on_progress` and `cancel` (see
+    """Return a function like `show`, but its progress callbacks also call `on_progress` and `cancel` (see
     `run.generate`). `on_progress` is only called in the denoising steps and in the chunks of a causal model. If
     `cancel()` is true, the callback raises CancelledError. `steps`: the number of denoising steps of the base model, of
     both experts together."""

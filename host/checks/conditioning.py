@@ -90,7 +90,7 @@ SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 def unread_warning(entries: Iterable[dict], used: Collection[str]) -> str:
     """Return a warning that describes the keys of the prompts' dicts `entries` that are not in `used`. Return an empty
-    string if there is no such key. Keys that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
+    string without such a key. Keys that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
     keys = (
         key
         for entry in entries
@@ -120,8 +120,8 @@ def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[li
     warning. `name` is the name of the node's input in error messages.
 
     Raises InputError for:
-    - several prompts, or a prompt without an embedding [1, L, config.text_dim],
-    - a start image or a camera, which have inputs of their own,
+    - several prompts, or a prompt without an embedding [1, L, config.text_dim];
+    - a start image or a camera, which have inputs of their own;
     - a key in `_LIMITS`, such as an area, a mask or a timestep range.
     """
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
@@ -211,8 +211,9 @@ def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tenso
     sampling: the MODEL's model_sampling.
 
     Raises InputError:
-    - if in some step the prompts apply to no part of the latent,
-    - for an area that begins outside of the latent, or whose height or width is an odd number of latent cells,
+    - if in some step the prompts apply to no part of the latent;
+    - for an area that begins outside of the latent;
+    - for an area with an odd height or width, counted in latent cells;
     - for an area in percent that lacks the time axis, because it was made for an image.
     """
     shares = list(_coverage(entries, latent, sigmas[:-1].tolist(), sampling))
@@ -269,7 +270,7 @@ def _covered_cells(entry: dict, size: tuple[int, ...]) -> Tensor:
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return (start, length) of a prompt's area on each axis of a latent of `size`, in latent cells. An area that is
     too long is cut at the latent's end; a prompt without an area gets the full axes. Raises InputError for an area that
-    begins outside of the latent, or whose height or width is an odd number."""
+    begins outside of the latent or has an odd height or width."""
     if "area" not in entry:
         return [(0, length) for length in size]
     area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))

@@ -20,7 +20,7 @@ def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
 
     Raises InputError for shorter windows:
     - that divide another axis than FRAMES,
-    - whose overlap is at least their length, unless their schedule is "batched", which ignores the overlap,
+    - with an overlap of at least their length, unless their schedule is "batched", which ignores the overlap,
     - on a MODEL that also has EasyCache.
     """
     for patcher in patchers:

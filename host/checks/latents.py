@@ -25,8 +25,8 @@ _noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
 def store_noise_level(latent: Tensor, level: float, fixed: Iterable[Tensor]) -> None:
     """Store the noise level `level` that a sampling run has left in `latent`, and fingerprints of `fixed`, the run's
-    start image and camera. `noise_level_warning` compares them with the run that continues this latent. Only the last
-    _MOST latents are remembered."""
+    start image and camera. `noise_level_warning` compares them with the run that continues this latent. Only the levels
+    of the last _MOST latents are stored."""
     _noise_levels.pop(name := _fingerprint(latent), None)
     _noise_levels[name] = level, frozenset(map(_fingerprint, fixed))
     if len(_noise_levels) > _MOST:
@@ -56,8 +56,8 @@ def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: It
 
     The run adds `noise`, which may be zero, to `latent`. `fixed` are the run's start image and camera. A warning is
     returned if:
-    - the latent with its noise does not have the noise level of the first sigma,
-    - the noise is zero, and the run that made the latent had another start image or camera,
+    - the latent with its noise does not have the noise level of the first sigma;
+    - the noise is zero, and the run that made the latent had another start image or camera;
     - the latent is empty (all zeros), and the noise is zero or the first sigma is below NEARLY_FULL.
     """
     first, adds = float(sigmas[0]), bool(noise.any())

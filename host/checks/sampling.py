@@ -34,7 +34,7 @@ from .text import text_node_warnings
 from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning
 
 FULL_NOISE = 0.9985
-"""A run whose first sigma is at least this value starts from full noise, so almost nothing of a video in its latent
+"""A run with a first sigma of at least this value starts from full noise, so almost nothing of a video in its latent
 remains. The value is below 1, because UniPC's first sigma is a little below 1. If the latent is empty, this package's
 samplers begin such a run with the noise itself, as the official code does, instead of the noise times the first
 sigma."""
@@ -94,8 +94,8 @@ def _check_run(guider, noise: Tensor, latent_image: Tensor, sampler, sigmas: Ten
 def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor | None) -> Iterator[str]:
     """Yield a warning for each of these cases:
 
-    - without a mask, a run from full noise would discard the video in the latent,
-    - the mask protects the whole latent, so the run changes nothing,
+    - without a mask, a run from full noise would discard the video in the latent;
+    - the mask protects the whole latent, so the run changes nothing;
     - the mask protects a part of an empty latent.
     """
     if mask is None and noise.any() and latent.any() and float(sigmas[0]) >= FULL_NOISE:
@@ -117,7 +117,7 @@ def _sigma_warnings(
 ) -> Iterator[str]:
     """Yield a warning for the first of these cases that applies:
 
-    - fewer than two sigmas, so there is no step,
+    - fewer than two sigmas, so the run has no step,
     - sigmas that rise,
     - a first sigma above 1, as in schedules of other models.
 
@@ -186,8 +186,8 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
 def _check_both_sides(what: str, used: dict[str, list[dict]], key: str, node: str) -> None:
     """Compare the start images (or cameras) of the prompt and the negative prompt, and show on the running node:
 
-    - a warning, if only one of the two has a start image (or camera),
-    - a warning, if they have different ones,
+    - a warning, if only one of the two has a start image (or camera);
+    - a warning, if they have different ones;
     - if both have none, a warning for the start image, but only a note for the camera.
 
     what: "start image" or "camera", for messages.

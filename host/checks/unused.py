@@ -59,7 +59,7 @@ def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
 def left_out_negative_warning(patcher) -> str:
     """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string. Such a run
     leaves out the negative prompt, so the changed guidance may have no effect. If a node sets
-    disable_cfg1_optimization, the negative prompt is used, and there is no warning."""
+    disable_cfg1_optimization, the negative prompt is used, so no warning is shown."""
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:
         return ""

@@ -100,7 +100,7 @@ def resolve_expert(name: str, what: str = "expert") -> Path:
 def causal_choices() -> list[str]:
     """Return the names of all causal models (LingBot-World Fast and 2.0) in ComfyUI's model folders. These are folders
     with such a model in `diffusion_models` and `models/lingbot_world`. Single files in `diffusion_models` are included
-    if their names say that they are such models."""
+    if their names show that they are such models."""
     files = list(_list_weights("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -242,8 +242,8 @@ def _package_experts() -> Iterator[str]:
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
     """Yield names such as "folder/model.safetensors" of models in the folders of `models/lingbot_world`. In each folder
-    the models are the subfolder `part`, if it contains a model, and the weight files whose lower-case name matches the
-    shell pattern `pattern`."""
+    the models are the subfolder `part`, if it contains a model, and the weight files with a lower-case name that
+    matches the shell pattern `pattern`."""
     for package in _folders():
         if is_true_of(is_expert_folder, package / part):
             yield f"{package.name}/{part}"

@@ -90,7 +90,7 @@ def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int,
 
 def _are_from(patches: Mapping[str, Any], file: Path) -> bool:
     """Return whether ComfyUI made `patches` from this file: a low-rank matrix of the first LoRA patch is equal to a
-    tensor in the file. Return False if there is no such patch or the file cannot be read."""
+    tensor in the file. Return False if no such patch exists or the file cannot be read."""
     patch = next((each for each in patches.values() if isinstance(each, LoRAAdapter)), None)
     if patch is None:
         return False
@@ -167,7 +167,8 @@ def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> d
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a patch changes, or None for a kind of patch whose tensors do not show it."""
+    """Return the shape of the weight that a patch changes, or None for a kind of patch without this shape in its
+    tensors."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())

@@ -209,7 +209,7 @@ def useless_node_warnings(patcher) -> Iterator[str]:
 
 
 def swapped_lora_warnings(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL whose file name states the role of the other expert, such as "high
+    """Yield a warning for each LoRA of the MODEL if its file name states the role of the other expert, such as "high
     noise" on the low-noise expert."""
     role = getattr(patcher.model, "role", None)
     for name in (name for node, _ in clones(patcher) if role for name in loras_of(node)):

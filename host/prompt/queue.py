@@ -142,8 +142,8 @@ class PromptValues:
 
     def evaluate(self, value: Any) -> Any:
         """Return the value of an input. For a link, evaluate the linked node and return its output. Raises UnknownError
-        for a loop of links, and for a linked node whose class is neither in NUMBERS nor in CAMERA_MAKERS. Errors of an
-        evaluated node are passed on."""
+        for a loop of links, and for a linked node of a class that is neither in NUMBERS nor in CAMERA_MAKERS. Errors of
+        an evaluated node are passed on."""
         if not is_link(value):
             return value
         node, slot = value

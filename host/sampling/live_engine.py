@@ -29,7 +29,7 @@ from .rollout_sampler import free_bytes_on
 
 VAE_SHARE = 0.25
 """The VAE decodes in tiles if decoding a chunk in one piece needs more than this fraction of the available GPU memory.
-Available is what is free after ComfyUI has unloaded all its models."""
+Available is the memory that is free after ComfyUI has unloaded all its models."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""The names of two messages to pages. WALKS_EVENT tells every page the number of running walks (steered videos).
+"""The names of two messages to pages. WALKS_EVENT sends every page the number of running walks (steered videos).
 START_EVENT sends a walk's start image to the page that queued the prompt."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""

@@ -25,8 +25,8 @@ Row = dict[str, Any]
 class Input(NamedTuple):
     """One input of the user.
 
-    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, back (a return to an earlier chunk),
-        event (the user switches a world event), or time (a world event begins or ends at its set time).
+    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, or back (a return to an earlier
+        chunk). For world events: event (the user switches one), or time (one begins or ends at its set time).
     number: the number that the sender gave to the input, or None.
     arrived: the time of its arrival, in seconds of time.monotonic.
     row: the index of the first video frame that the input affects, counted in its chunk.
@@ -71,8 +71,8 @@ class InputLog:
             self._add(row if inputs.last_number is None else {**row, "event": inputs.last_number})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Add a row that says that keys and values were recomputed before `latent_frame`. The cause was a new prompt if
-        `refresh` is true, else a return to an earlier chunk."""
+        """Add a row which records that keys and values were recomputed before `latent_frame`. The cause was a new
+        prompt if `refresh` is true, else a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:
@@ -110,8 +110,8 @@ def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
 
 
 def inputs_from_rows(rows: Iterable[Row], frames: int) -> FrameInputs:
-    """Return the inputs of a chunk with `frames` video frames. `rows` are the recorded rows of this chunk. If none of
-    them has inputs, the result has zeros."""
+    """Return the inputs of a chunk with `frames` video frames. `rows` are the recorded rows of this chunk. If all lack
+    inputs, the result has zeros."""
     for row in rows:
         if "axes" in row:
             axes = np.broadcast_to(np.array(row["axes"], dtype=np.float64).reshape(-1, 4), (frames, 4))

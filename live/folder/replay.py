@@ -73,7 +73,7 @@ class Replay(Controls):
 
     @property
     def has_input(self) -> bool:
-        """Always True, so that a replay never waits for an input. In `Controls` this says whether an input would move
+        """Always True, so that a replay never waits for an input. In `Controls` this shows whether an input would move
         the camera."""
         return True
 

@@ -16,8 +16,8 @@ from ..controls import FRAMES_PER_LATENT, FrameInputs, Input
 class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
-    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, event (the user switches a world
-        event), time (a world event begins or ends at its set time), or back (a return to an earlier chunk).
+    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, or back (a return to an earlier
+        chunk). For world events: event (the user switches one), or time (one begins or ends at its set time).
     event: the number that the sender gave to the input, or None.
     arrived: the time of its arrival in seconds (time.monotonic).
     waited: the seconds from its arrival until its chunk began.

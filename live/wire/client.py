@@ -22,8 +22,8 @@ MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
 LONGEST_WAIT = 1.5
 """A client's queue holds at most this many seconds of playback, but at least 16 frames. If there are more, the oldest
-frames are dropped, so that a slow client does not fall further behind. The limit does not apply to a client whose Init
-sets `most_chunks`."""
+frames are dropped, so that a slow client does not fall further behind. The limit does not apply to a client that sets
+`most_chunks` in its Init."""
 
 
 class Client:

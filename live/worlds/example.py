@@ -12,7 +12,7 @@ EXAMPLE, EVENTS = "example", "events.json"
 
 def find_events(model: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
     """Return the world events in a JSON file: `named`, or if it is None, events.json in the example folder of `model`,
-    a model's folder or file. Return an empty tuple if `named` is None and there is no events.json. Raises InputError
+    a model's folder or file. Return an empty tuple if `named` is None and events.json does not exist. Raises InputError
     for an invalid file, and if the file `named` cannot be read."""
     return read_events(named or example_file(model, EVENTS))
 
@@ -25,7 +25,7 @@ def find_map(model: str | Path) -> WorldMap | None:
 
 
 def example_file(model: str | Path, name: str) -> Path | None:
-    """Return the path of the file `name` in the folder `example` of a model, or None if there is no such file. This
+    """Return the path of the file `name` in the folder `example` of a model, or None if the file does not exist. This
     folder is in the model's folder or next to it. `model` is the model's folder, or a file in it."""
     folder = Path(model).absolute()
     folder = folder.parent if folder.is_file() else folder

@@ -9,7 +9,7 @@ import numpy as np
 
 HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
-"""The last frames of two successive chunks are compared only if the camera turned by at most this many degrees between
+"""The last frames of two successive chunks are compared only if the camera rotated by at most this many degrees between
 them. A larger rotation changes the frames even in front of a wall."""
 LEAST_STEP = 0.05
 """Frames are compared only if the camera moved by at least this much per latent frame, as a fraction of the longest

@@ -67,7 +67,7 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def locate(self, frame: Tensor, seed: int) -> PlacedMap | None:
-        """Return the map as seen from a walk whose first image is `frame` [3, H, W], values -1 to 1. Return None if
+        """Return the map as seen from a walk with the first image `frame` [3, H, W], values -1 to 1. Return None if
         this is not a known start image of the map. `seed` selects the room of the crate."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:

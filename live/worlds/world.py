@@ -31,7 +31,7 @@ this many latent frames. For more, only the chunks in the attention window are r
 
 class WalkWorld:
     """The base class of Walk. It has the World (the model with its cache of keys and values) and the decoder, and can
-    create both anew from the saved chunks."""
+    create both again from the saved chunks."""
 
     engine: Engine
     store: WalkStore

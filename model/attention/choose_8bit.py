@@ -244,7 +244,7 @@ def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConf
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
     """Return a note for the user about 8-bit self-attention, or None if `mode` is not "8bit". The note names the
-    kernel, or says that 8 bits are slower on the CPU. Call `choose_attention` first, which rejects modes that the
+    kernel, or states that 8 bits are slower on the CPU. Call `choose_attention` first, which rejects modes that the
     device does not support."""
     if mode != "8bit":
         return None

@@ -41,7 +41,7 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 def on_default_stream(attend: Function) -> Function:
     """Return a function that synchronizes the current stream with CUDA's default stream, on which `attend` always runs.
 
-    While a CUDA graph is recorded there is no synchronization. The graph then lacks the kernel, and fails the test in
+    The recording of a CUDA graph runs without synchronization. The graph then lacks the kernel, and fails the test in
     model/graphs.
     """
 

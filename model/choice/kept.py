@@ -56,7 +56,7 @@ def versions() -> dict[str, str]:
 @lru_cache
 def driver() -> str:
     """Return the newest version of CUDA that the driver supports, such as "13.0". On AMD's GPUs, return torch's version
-    of HIP. The result is "none" without a GPU, and "not known" if torch cannot tell the version."""
+    of HIP. The result is "none" without a GPU, and "not known" if torch cannot report the version."""
     if not torch.cuda.is_available():
         return "none"
     if torch.version.hip is not None:
@@ -69,8 +69,8 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the value that `keep` stored for a GPU under `name`, such as the results of a test; None if there is
-    none."""
+    """Return the value that `keep` stored for a GPU under `name`, such as the results of a test; None if no value is
+    stored."""
     return _file().get(key_of(card), {}).get(name)
 
 

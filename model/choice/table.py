@@ -129,7 +129,7 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""For each operation, a function that returns whether a GPU gets the first accurate kernel in TABLE without timing. It
+"""Functions by operation. Each returns whether a GPU gets the first accurate kernel in TABLE without timing. It
 returns True if the order was measured on such a GPU, or if timing would take longer than it saves. Other GPUs, and
 operations without a function, get the fastest accurate kernel."""
 

@@ -58,7 +58,7 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""By operation and kernel name: a function that converts a test's arguments to 8 bits, and returns a function to time
+"""Functions by operation and kernel name. Each converts a test's arguments to 8 bits, and returns a function to time
 that runs the kernel alone. Only `rates` uses these functions, because in a model other layers or a cache usually
 provide operands in 8 bits."""
 

@@ -22,7 +22,7 @@ faster with full tokens."""
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
     """Load a part of a token with the channel offsets `at`. Return x, the addend y, scale and shift, each in the dtype
-    of the tensor in memory. In place of a tensor whose pointer is None, x is returned again."""
+    of the tensor in memory. In place of a tensor with None as its pointer, x is returned again."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:

@@ -16,8 +16,8 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
     """Return the launch sizes FIRST, SECOND and num_warps of a program for a full token of `dim` channels. `of_a_warp`
     is the wanted number of channels per warp.
 
-    FIRST and SECOND are powers of two whose sum is little more than dim. A single power of two could leave half of the
-    threads idle. `num_warps` is so small that each channel belongs to one warp only. If two warps computed the same
+    FIRST and SECOND are powers of two, and their sum is little more than dim. A single power of two could leave half of
+    the threads idle. `num_warps` is so small that each channel belongs to one warp only. If two warps computed the same
     channel in place, one of them could read the other's result instead of the input.
     """
     first = triton.next_power_of_2(dim) // 2

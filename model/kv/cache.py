@@ -45,8 +45,8 @@ from .slots import Slots, TokenRange
 from .storage import DeviceStorage, HostStorage, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""In an fp8 cache, a value of a later chunk may be this factor times the first chunk's maximum (estimated from a
-sample) without being clamped. The same holds for a key, unless a norm bounds the keys."""
+"""A value of a later chunk in an fp8 cache may be this factor times the first chunk's maximum (estimated from a sample)
+without being clamped. The same holds for a key, unless a norm bounds the keys."""
 
 
 class KeyValueCache:

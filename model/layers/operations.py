@@ -49,7 +49,7 @@ class Linear(torch.nn.Linear):
     own_format: whether an NVFP4 or MXFP8 weight is multiplied in NVFP4 or MXFP8, if the GPU supports it. No effect
     unless `arithmetic` is an 8-bit format.
     changes: changes, such as LoRAs, that are added to the weight at each use, also in a call. Each is a matrix, or two
-    matrices whose product is added. A layer with changes ignores `arithmetic` and `own_format`.
+    matrices that are multiplied before the addition. A layer with changes ignores `arithmetic` and `own_format`.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -144,8 +144,8 @@ def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tup
 
 
 class ExactLayer:
-    """A callable linear layer whose weight is not quantized to 8 bits. `parts` are the decoded weight [out, in], and
-    the bias [out] or None. Inputs must have the weight's dtype."""
+    """A callable linear layer with a weight that is not quantized to 8 bits. `parts` are the decoded weight [out, in],
+    and the bias [out] or None. Inputs must have the weight's dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias

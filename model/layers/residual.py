@@ -107,7 +107,7 @@ def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[A
     `given`). Elements with a deferred addition come first, because their norm frees the addend's memory.
 
     Before the first element is yielded, the attribute `last` of all streams is set: to True for the element that is
-    yielded last, to False for the others. A stream whose `waits` is "last" defers its next addition only if `last` is
+    yielded last, to False for the others. A stream with `waits` "last" defers its next addition only if `last` is
     True.
     """
     turns = list(zip(rows, *given, strict=True))

@@ -108,7 +108,7 @@ def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: A
     """Run `run_plain` on at most EAGER_TOKENS tokens at a time, and return the first output tensor.
 
     `arguments` are, in this order:
-    - as many output tensors as `outputs` says;
+    - as many output tensors as `outputs` gives;
     - the number of each token's row in the output tensors, int64 [tokens];
     - the other arguments. Matrices, also in tuples, have a row for each token.
     """

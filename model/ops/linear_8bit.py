@@ -23,7 +23,7 @@ from .rotation import GROUP, Rotated, encode_rotated
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 MULTIPLE = 16
-"""For 8-bit products, a weight's height and width must be multiples of this number."""
+"""A weight's height and width must be multiples of this number for 8-bit products."""
 _FIRST_CARDS = {
     "fp8": "an NVIDIA GPU of compute capability 8.9 or later",
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",

@@ -147,7 +147,7 @@ def kitchen_takes_gelu(device: torch.device) -> bool:
     """Return whether comfy-kitchen's kernel that quantizes the input of an int8 product can apply GELU first. False in
     two cases:
     - comfy-kitchen is an old version.
-    - The GPU is a Turing GPU, whose shared memory is too small for this. comfy-kitchen would write GELU(x) to
+    - The GPU is a Turing GPU, which has too little shared memory for this. comfy-kitchen would write GELU(x) to
     additional memory with a separate kernel."""
     turing = card_of(device).capability[0] == 7
     return not turing and "input_act" in signature(import_module("comfy_kitchen").int8_linear).parameters
