@@ -2,7 +2,7 @@
 
 from .version import __version__
 
-TYPE_CHECKING = False  # as typing's, whose import takes most of the time in which Ctrl-C prints a traceback
+TYPE_CHECKING = False  # as typing's; the import of typing takes most of the time in which Ctrl-C prints a traceback
 if TYPE_CHECKING:
     from .camera import camera_embedding
     from .errors import CancelledError
@@ -39,7 +39,7 @@ _PUBLIC = {
     "sample": ".pipeline",
 }
 """The public names and their modules. A module is imported when one of its names is first used, because ComfyUI imports
-this file but uses none of the names."""
+this file without using the names."""
 
 
 def __getattr__(name: str) -> object:

@@ -30,7 +30,7 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for poses, intrinsics or timed keys that cannot be used, and for a video whose camera cannot be
+    """The error for poses, intrinsics or timed keys that cannot be used, and for a video if its camera cannot be
     measured."""
 
 
@@ -44,7 +44,7 @@ class DependencyError(LingBotError):
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
-    """Return the operating system's message for a file error, or the error's own text if there is none. A remedy
+    """Return the operating system's message for a file error, or the error's own text without such a message. A remedy
     follows if one is known, such as "make room, or write elsewhere" for a full disk."""
     said = str(getattr(error, "strerror", None) or error)
     if " requested and " in said:  # NumPy's message for a partial write has no error number

@@ -23,8 +23,8 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""For an annotation, the class of which a value must be an instance. Integral and Real include NumPy's numbers. For a
-Literal any text passes."""
+"""The class of which a value must be an instance, by the value's annotation. Integral and Real include NumPy's numbers.
+For a Literal any text passes."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:

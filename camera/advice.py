@@ -80,8 +80,8 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 def hints(path: CameraPath, frames: int) -> list[str]:
     """Return a list with a hint if the camera moves at constant speed in a video of `frames` frames, else an empty
-    list. The hint says that the speed has no effect, because the model divides translations by the longest step. Too
-    few poses give an empty list."""
+    list. The hint explains that the speed has no effect, because the model divides translations by the longest step.
+    Too few poses give an empty list."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:

@@ -35,7 +35,7 @@ parallel axes determine no point.
 LEAST_FORWARD = 0.3
 """The limit for leaving out the test of forward motion. The test is left out if the cameras look at the centre of their
 orbit and the absolute forward-motion score is below this limit. The camera then moves across its viewing direction,
-which is no evidence for a convention."""
+which gives no evidence for a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
@@ -99,7 +99,7 @@ def convention_warnings(path: CameraPath) -> list[str]:
     """Return a list with one warning, or an empty list. The first warning that applies is returned:
 
     1. The camera moves sideways, along its x axis. Poses of a car or a robot with x forward do so when read as camera
-       poses, whose forward axis is z. This is checked only for the formats in X_AHEAD.
+       poses, because a camera's forward axis is z. This is checked only for the formats in X_AHEAD.
     2. Another matrix convention makes the path more plausible.
 
     Without `path.origin` (the format and convention of the file) nothing is checked.
@@ -181,7 +181,7 @@ def _ratio(more: float, less: float) -> str:
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
     """Return three scores from -1 to 1, higher for a more plausible path.
 
-    "upright": the camera stands upright in a world whose z axis is up. The score is 0 if `z_up` is False.
+    "upright": the camera stands upright in a world with z up. The score is 0 if `z_up` is False.
     "ahead": the camera moves forward.
     "meets": the camera looks at the centre of its orbit.
     """

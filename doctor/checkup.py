@@ -28,8 +28,8 @@ WRONG = 0.1
 """A rejected kernel with a relative RMS error above this limit is reported to compute wrongly. Smaller errors come from
 low precision."""
 MOVED = Size(8192, 0, 16384)
-"""The shape of the bf16 matrix whose copying gives the bandwidth of a GPU's memory: 8,192 rows of 16,384 values. The 0
-is unused."""
+"""The shape of the bf16 matrix that is copied to measure the bandwidth of a GPU's memory: 8,192 rows of 16,384 values.
+The 0 is unused."""
 BUS = 2**28
 SLOWEST = 1e-3
 """The assumed TFLOP/s of an operation for which no kernel passes the accuracy test."""

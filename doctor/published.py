@@ -3,7 +3,7 @@
 Most fractions come from measurements by other people. On an RTX 5090, matrix products reach 176 to 229 TFLOP/s in bf16,
 375 to 430 in fp8 and 537 to 648 in int8. Exact attention reaches 184 TFLOP/s and 8-bit attention 524. On Strix Halo a
 chunk takes 0.8 s: 44 % for attention and 38 % for matrix products. The fraction of the VAE on GeForce GPUs comes from
-the engine's own kernel, whose clock cycles were measured on an H100 (docs/cards.md).
+the clock cycles of the engine's own kernel, which were measured on an H100 (docs/cards.md).
 """
 
 from typing import NamedTuple

@@ -77,7 +77,7 @@ class Points:
 
 def check_points(no_points: bool = False) -> None:
     """Check, before an export in the format "ply", that its point cloud can be made. Raises InputError if `no_points`
-    is True: the user asks for no points, but a "ply" export contains nothing else. Raises DependencyError if pycolmap
+    is True: the user wants no points, but a "ply" export contains nothing else. Raises DependencyError if pycolmap
     or OpenCV, which `add_points` needs, is missing."""
     if no_points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")

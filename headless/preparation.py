@@ -117,7 +117,7 @@ class _Background(AbstractContextManager["_Background"]):
         """Start `task(progress)` in a thread, and return a function `result()`.
 
         `result()` waits for the task, and returns its result or raises its error. Its first call also begins the
-        display of the `stage`, whose progress is counted in `unit`. Progress before this call is not shown.
+        display of the `stage`, with progress counted in `unit`. Progress before this call is not shown.
         """
         shown: list[Progress] = []
 

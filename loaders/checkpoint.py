@@ -105,7 +105,7 @@ class Checkpoint:
 
     @property
     def mixture_lines(self) -> tuple[str, ...]:
-        """A warning for each file whose header names both a causal model and an expert (see `mixture_note`)."""
+        """A warning for each file with a header that names both a causal model and an expert (see `mixture_note`)."""
         sources = {entry.source for entry in self.tensors.values() if isinstance(entry.source, MappedFile)}
         notes = {source.path: mixture_note(source.metadata) for source in sources}
         return tuple(f"{path}: {note}" for path, note in sorted(notes.items()) if note is not None)

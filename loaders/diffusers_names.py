@@ -72,8 +72,8 @@ def official_config(stated: dict[str, Any]) -> dict[str, Any]:
 
 def stated_shift(model: Path) -> float | None:
     """Return `flow_shift` from scheduler/scheduler_config.json next to `model`, the path of a model's file or folder.
-    Return None if there is no such file, or no number `flow_shift` in it. Raises CheckpointError if the file is not a
-    JSON object."""
+    Return None if the file does not exist, or has no number `flow_shift` in it. Raises CheckpointError if the file is
+    not a JSON object."""
     file = model.parent / "scheduler" / "scheduler_config.json"
     shift = read_json(file, optional=True).get("flow_shift")
     return float(shift) if isinstance(shift, int | float) else None

@@ -220,7 +220,7 @@ def _find_expert(role: str, items: list[Path]) -> Path | None:
     """Return the path of the expert `role`, "high" or "low", among a package's `items` (files and folders), or None
     without one. The first of these applies:
 
-    1. A model whose name states the role.
+    1. A model if its name states the role.
     2. A model with a bare "high" or "low" in its name, as `role_of` judges it.
     3. In diffusers' packages of two models, `transformer` is the high-noise expert, `transformer_2` the low-noise one.
 

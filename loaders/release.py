@@ -117,7 +117,7 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
     """Return the release of a causal model, or None for an expert of the base model. `class_name`, the sizes and then
-    the names are examined. If none of them shows which release a causal model is, LingBot-World Fast is assumed.
+    the names are examined. If all leave open which release a causal model is, LingBot-World Fast is assumed.
 
     names: the result of `names_of`.
     class_name: the `_class_name` in config.json, or "".

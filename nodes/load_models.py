@@ -250,7 +250,7 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the paths of the chosen experts' files by role ("high", "low"). Roles whose name is FROM_PACKAGE are
+    """Return the paths of the chosen experts' files by role ("high", "low"). Roles with the name FROM_PACKAGE are
     omitted. Raises a single InputError that names all missing files."""
     found, missing = {}, []
     for role, name in names.items():

@@ -60,7 +60,7 @@ def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments
 
 def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
     """Change the node class `node` so that its `execute` first raises InputError if an input is None, and return the
-    class. Parameters of `execute` whose default is None may be None."""
+    class. Parameters of `execute` with the default None may be None."""
     execute = node.execute.__func__  # type: ignore[attr-defined]
     _, *parameters = signature(execute).parameters.values()  # the first is the class
     may_be_empty = {each.name for each in parameters if each.default is None}
@@ -77,7 +77,7 @@ def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
 
 def check_given(inputs: Mapping[str, object]) -> None:
     """Raise InputError if one of a node's `inputs` is None. A switch node of another pack, for instance, returns None
-    if none of its inputs is active."""
+    if all its inputs are inactive."""
     for name, value in inputs.items():
         if value is None:
             raise InputError(

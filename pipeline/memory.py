@@ -223,13 +223,13 @@ def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.dev
     The residency that the user chose in `wishes` decides:
 
     - "one" or "both": that many experts stay. The camera cache has its own option.
-    - "stream": all blocks are streamed, and there is no camera cache.
+    - "stream": all blocks are streamed, without a camera cache.
     - "auto": the camera cache gets memory before the second expert, because the cache saves time in every step. A
       second resident expert only saves loading it once. If not even one expert fits, as many of its blocks stay as fit,
       without a camera cache.
 
-    If the weights are sharded, only the camera cache is chosen. Without a CUDA GPU there is no camera cache, and
-    weights are memory-mapped.
+    If the weights are sharded, only the camera cache is chosen. Without a CUDA GPU the camera cache is off, and weights
+    are memory-mapped.
     """
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:

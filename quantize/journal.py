@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class WrittenParameter(NamedTuple):
-    """A parameter whose tensors are already in the output file.
+    """A parameter that is already in the output file.
 
     sha256: the SHA-256 of each stored tensor of the parameter, by the tensor's key in the file.
     states: the JSON text of bitsandbytes' quant_state, by the key of the quant_state's tensor in the file. Empty unless

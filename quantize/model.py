@@ -203,7 +203,7 @@ def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions)
     merged into the weight before.
 
     With `options.search`, an nf4 weight is encoded twice: with searched scales, and with each block's largest magnitude
-    as its scale. The encoding whose error, over the whole tensor, is smaller is returned.
+    as its scale. The encoding with the smaller error over the whole tensor is returned.
 
     Raises CheckpointError for NaN or infinity.
     """

@@ -61,7 +61,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
     """Open an expert or a causal model for quantization, with `loras` to merge.
 
     keep: the names of linear layers that stay unquantized, such as `head.head` or `blocks.0.*`.
-    multiple: matrices whose numbers of rows and columns are not both divisible by this number also stay unquantized.
+    multiple: matrices also stay unquantized unless their numbers of rows and columns are both divisible by this number.
 
     Raises CheckpointError for weights in bitsandbytes' 4 bits, for an unknown model and for a LoRA that does not fit.
     Raises InputError for a name in `keep` without a layer, and if nothing is left to quantize.

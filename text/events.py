@@ -144,8 +144,8 @@ class Events:
             return self.prompt
 
     def advance(self, seconds: float) -> str | None:
-        """Activate the events whose `start`, and deactivate the events whose `end`, lies between the last call and
-        second `seconds` of the video. Return the new full prompt, or None if no event starts or ends in this time.
+        """Activate events with a `start` between the last call and second `seconds` of the video, and deactivate events
+        with an `end` in this time. Return the new full prompt, or None if no event starts or ends in this time.
 
         Between its start and its end an event keeps the state that `switch` gave it: an event switched off is not
         activated again.

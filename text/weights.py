@@ -212,7 +212,7 @@ def huggingface_key(name: str) -> str:
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
     """Raise TextError if a file has neither a token embedding nor a position bias, by which an encoder is recognized.
-    Keys with `blocks.` are no proof, because an expert has them too.
+    Keys with `blocks.` prove nothing, because an expert has them too.
 
     `shapes` has the shapes by Wan's key names, and `named` the names in the file, for the message.
     """

@@ -14,8 +14,8 @@ from .splitting import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""In the latent of an image followed by endless grey frames, all latent frames after the first 30 are equal bit for
-bit. From there on, the encoder's convolutions no longer reach back to the image."""
+"""All latent frames after the first 30 are equal bit for bit in the latent of an image followed by endless grey frames.
+From there on, the encoder's convolutions no longer reach back to the image."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:

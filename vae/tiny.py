@@ -27,12 +27,12 @@ from .weights import MEAN, STD, check_values, decode_weights
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
-"""For each stage of the network: the channels, the number of the first memory block in the tensor names, and the output
-frames for each input frame."""
+"""The stages of the network. Each has the channels, the number of the first memory block in the tensor names, and the
+output frames for each input frame."""
 LAST = 22
 """The number, in the tensor names, of the network's last layer, which outputs pixels."""
 BEFORE_FIRST = 3
-"""For a video's first latent frame, the network's first 3 of 4 output frames are dropped, because this latent frame
+"""The network's first 3 of 4 output frames for a video's first latent frame are dropped, because this latent frame
 stands for a single video frame."""
 SCALED = "lighttae"
 """A part of the file names of decoders that expect denormalised latents, such as LightX2V's LightTAE. Such decoders are

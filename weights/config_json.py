@@ -23,8 +23,8 @@ ADVICE = "put the right config.json next to it, or none"
 
 
 def wan_fields(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return `stated`, the fields of a config.json, if they describe a Wan or LingBot model, else {}. They do if
-    `_class_name` contains "wan" or "lingbot" or is missing, and there is no field `architectures`."""
+    """Return `stated`, the fields of a config.json, if they describe a Wan or LingBot model, else {}. They do if the
+    field `architectures` is missing, and `_class_name` contains "wan" or "lingbot" or is missing too."""
     kind = str(stated.get("_class_name") or "WanModel").lower()
     return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
 

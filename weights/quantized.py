@@ -185,8 +185,8 @@ def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str,
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None if there are
-    no quantized weights."""
+    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None without
+    quantized weights."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 

@@ -82,7 +82,7 @@ def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
 
 def _networks(state: dict) -> dict[str, dict]:
     """Return the dictionaries of tensors in a checkpoint by key. Networks that are only for training are left out,
-    unless there are no others. An optimizer's state has numbers as keys, so it does not count as tensors."""
+    unless the checkpoint has only these. An optimizer's state has numbers as keys, so it does not count as tensors."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 

@@ -16,8 +16,8 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
 LARGE = 100
-"""An image is large if both of its sides are above this many pixels. For a large image, a lens whose numbers are all at
-most SHARES is refused: it must be in fractions of the image size, not in pixels."""
+"""An image is large if both of its sides are above this many pixels. For a large image, a lens with all numbers at most
+SHARES is refused: it must be in fractions of the image size, not in pixels."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 """A pattern for the keys of a file under which a text may state the matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
@@ -71,7 +71,7 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
     """Return notes about a lens `rows` [n, 4] that varies, has `distortion` terms other than 0, or belongs to an image
-    whose aspect ratio differs from 832:480 by over 5 %. `width`, `height`: the file's image size."""
+    with an aspect ratio that differs from 832:480 by over 5 %. `width`, `height`: the file's image size."""
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the image to the video's shape.")
@@ -107,7 +107,7 @@ def read_table(path: Path, *columns: int, only: Sequence[int] = ()) -> np.ndarra
     only: the indices of the columns that must hold numbers. The others may hold text and become 0. Without `only`, all
     columns must hold numbers.
 
-    Raises CameraError for an unreadable file, a file without numbers, and a line whose column count is not accepted or
+    Raises CameraError for an unreadable file, a file without numbers, and a line if its column count is not accepted or
     differs from the first line's.
     """
     split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))

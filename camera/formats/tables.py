@@ -188,7 +188,7 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
     """Return notes for the user on a table with the layout `columns`. A note lists the columns that are not read, if
-    the header names every column. Another note tells that EuRoC's ground truth holds poses of the IMU, not of the
+    the header names every column. Another note warns that EuRoC's ground truth holds poses of the IMU, not of the
     camera."""
     header = _header(lines)
     names, used = _names(header), {*columns.columns, *columns.lens}
@@ -217,7 +217,7 @@ def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Conv
     The reason for the absolute value: a straight path with its camera rotated by 180 degrees about x goes backwards
     with w last and forward with w first, so both readings are valid.
     The reason for the note if the camera is upright: a camera that looks down while it moves ahead is upright with w
-    last, in a world whose y axis points down, and upside down with w first.
+    last, in a world with y down, and upside down with w first.
     """
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)

@@ -127,7 +127,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 def _model_kind(path: Path) -> str:
     """Return "vae", "text encoder" or "expert" for a weight file, by the names of its tensors. If the tensor names fit
-    no kind in this list, the file's name decides."""
+    no kind, the file's name decides."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):

@@ -157,9 +157,9 @@ def one_expert_warning(high, low) -> str:
 
 
 def additions(patcher, every: bool = False) -> set[str]:
-    """Return the names of what nodes added to a MODEL: options, patches, wrappers and replaced objects. Two experts are
-    compared by these names, among other uses. Omitted is what may differ between the experts: the shift, the compute
-    dtype and, unless `every` is True, LazyCache."""
+    """Return the names of the changes that nodes made to a MODEL: options, patches, wrappers and replaced objects. Two
+    experts are compared by these names, among other uses. Additions that may differ between the experts are omitted:
+    the shift, the compute dtype and, unless `every` is True, LazyCache."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_STEP_OPTIONS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}

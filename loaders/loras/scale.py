@@ -26,7 +26,7 @@ REFUSED = (
     *("alora_invocation_tokens", "arrow_config"),
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""The prefixes of the values of `init_lora_weights` that mark a LoRA whose training also changed the base model's
+"""The prefixes of the values of `init_lora_weights` that mark a LoRA if its training also changed the base model's
 weights. Such LoRAs are refused."""
 _FORMS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},

@@ -21,7 +21,7 @@ class KeyValuePlace(NamedTuple):
     fp8: whether the format is float8_e4m3fn, which 8-bit attention reads directly. If neither `fp8` nor `eight_bit` is
     True, the format is the model's dtype.
     on_host: True if the tensors are in pinned host memory, False if they are on the device.
-    device_blocks: if `on_host` is True, the number of blocks with tensors that stay on the device.
+    device_blocks: if `on_host` is True, the number of blocks that keep their tensors on the device.
     """
 
     eight_bit: bool = False
