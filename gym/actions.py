@@ -12,7 +12,7 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The nine keyboard keys. In the action space "keys", entry i of an action is whether PRESSED[i] is held. In the
+"""The nine keyboard keys. In the action space "keys", entry i of an action is 1 if PRESSED[i] is held. In the
 action space "discrete", action 0 holds no key, and action i holds KEYS[i - 1], so RUN is not available."""
 SPACES = ("discrete", "keys", "box")
 

@@ -205,7 +205,7 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return a warning for each of these cases; `guided` is whether the model uses the negative prompt:
+    """Return a warning for each of these cases; `guided` is True if the model uses the negative prompt:
 
     - The prompt is empty or looks like a file's name.
     - A negative prompt is set, but the model is not guided.

@@ -131,7 +131,7 @@ class Walk(WalkWorld):
     def camera_rests(self) -> bool:
         """Whether the camera would stand still in the next chunk. This is so in two cases:
 
-        - No input exists, and no earlier movement continues.
+        - The controls have no input, and no earlier movement continues.
         - In the last chunk a wall or the pitch limit stopped the camera completely, and no input has changed since.
         """
         if self._blocked:

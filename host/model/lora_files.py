@@ -41,7 +41,7 @@ def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int,
     returned unchanged if:
     - the running node loads no LoRA,
     - the file cannot be read as a LoRA of this model; a warning reports tensors that are left out,
-    - the node loads several LoRAs, and the file of the patches is not clear; a warning says so.
+    - the node loads several LoRAs, and the file of the patches is not clear; a warning reports this.
     """
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
     files = [*map(Path, dict.fromkeys(paths))]

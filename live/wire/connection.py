@@ -131,8 +131,8 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the `Origin` header of a cross-origin request, in which the header names another host than the request;
-    else an empty string. An `Origin` header that is empty counts as cross-origin and returns "null". Browsers send the
+    """Return the `Origin` header of a request if it names another host than the request (a cross-origin request), else
+    an empty string. An `Origin` header that is empty counts as cross-origin and returns "null". Browsers send the
     header with WebSocket and cross-origin requests. Other programs usually send none, and are then not foreign."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

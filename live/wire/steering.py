@@ -102,7 +102,7 @@ def seconds_since_input(session: Session) -> float:
 
 def start_status(session: Session, fps: float) -> dict[str, Any]:
     """Return the first status message about the session's walk, for this project's web page. `fps` is the frame rate of
-    playback. Raises InputError during a restart, while there is no walk."""
+    playback. Raises InputError during a restart, when no walk exists."""
     engine, walk, device = session.engine, session.walk, session.engine.device
     store = walk.store
     return {
@@ -133,8 +133,8 @@ def start_status(session: Session, fps: float) -> dict[str, Any]:
 
 def figures_status(session: Session, client: Client | None) -> dict[str, Any]:
     """Return the status message with current measurements, such as frame rate, late frames and GPU memory. `client`
-    provides the number of dropped frames; without a client it is 0. Raises InputError during a restart, while there is
-    no walk."""
+    provides the number of dropped frames; without a client it is 0. Raises InputError during a restart, when no walk
+    exists."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

@@ -41,8 +41,8 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 def on_default_stream(attend: Function) -> Function:
     """Return a function that synchronizes the current stream with CUDA's default stream, on which `attend` always runs.
 
-    The recording of a CUDA graph runs without synchronization. The graph then lacks the kernel, and fails the test in
-    model/graphs.
+    The function does not synchronize while a CUDA graph is recorded. The graph then lacks the kernel, and fails the
+    test in model/graphs.
     """
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

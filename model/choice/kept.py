@@ -69,7 +69,7 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the value that `keep` stored for a GPU under `name`, such as the results of a test; None if no value is
+    """Return the value that `keep` stored for a GPU under `name`, such as the results of a test; None if nothing is
     stored."""
     return _file().get(key_of(card), {}).get(name)
 

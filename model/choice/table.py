@@ -129,9 +129,9 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""Functions by operation. Each returns whether a GPU gets the first accurate kernel in TABLE without timing. It
-returns True if the order was measured on such a GPU, or if timing would take longer than it saves. Other GPUs, and
-operations without a function, get the fastest accurate kernel."""
+"""Functions by operation. Each returns whether a GPU gets the first accurate kernel in TABLE without timing. The
+function returns True if the order was measured on such a GPU, or if timing would take longer than it saves. Other GPUs,
+and operations without a function, get the fastest accurate kernel."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:

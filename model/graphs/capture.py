@@ -44,8 +44,8 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def failure_of(record: Callable[[], object]) -> BaseException | None:
-    """Call `record` during the recording of a CUDA graph. Return its exception without the traceback, or None if it
-    succeeds.
+    """Call `record` during the recording of a CUDA graph. Return its exception without the traceback, or None if the
+    call succeeds.
 
     The traceback is removed because it would keep tensors alive until after the recording. With CUDA's own allocator,
     as in ComfyUI, freeing these tensors after the recording would end the process.
