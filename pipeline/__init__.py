@@ -1,11 +1,4 @@
-"""The functions of the engine for Python programs: the size of a video, and sampling of its latent.
-
-`sample` runs the two experts of the base model. `rollout` runs a causal model (LingBot-World Fast or 2.0), which
-generates the video chunk by chunk. `rollout_guided` runs a causal-pretrain model. A program that receives the camera
-path while the video is being generated uses `World`.
-
-Each name is imported on first use, because ComfyUI's nodes need only the sizes when ComfyUI starts.
-"""
+"""The engine's functions for Python programs: the size of a video, and sampling of its latent."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The loop that generates a causal model's video chunk by chunk. Python programs call `rollout`."""
+"""The loop that generates a causal model's video chunk by chunk."""
 
 from __future__ import annotations
 
@@ -20,22 +20,18 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""A function callback(chunk, forward), called after each forward of a generated chunk. Both numbers count from 0.
-`chunk` counts all chunks of the video, including those of a saved state.
-
-The first forward of a chunk updates the key and value cache with the previous chunk. The other forwards are the
-denoising steps. The first chunk that a run generates has only denoising steps.
-"""
+"""A function callback(chunk, forward), called after each forward. Both indices count from 0; `chunk` includes the
+chunks of a continued state."""
 
 
 class Chunk(NamedTuple):
     """The inputs of one chunk.
 
-    latent: [1, 16, chunk, h, w], noise, or the finished latent if `made` is true.
+    latent: [1, 16, chunk, h, w], noise, or the finished latent if `made`.
     y: [1, 20, chunk, h, w], the mask and the image latent.
-    camera: [1, 384, chunk, h, w], or 448 channels for an action model; None without camera layers.
-    context, negative: [1, L, D], the embeddings of the prompt and the negative prompt.
-    made: whether the chunk was generated before, so that the model only computes its keys and values again.
+    camera: [1, 384 or 448, chunk, h, w]; None without camera layers.
+    context, negative: [1, L, D], the prompt embeddings.
+    made: whether an earlier run generated the chunk.
     """
 
     latent: Tensor
@@ -51,9 +47,8 @@ class ChunkLoop:
     """The settings shared by all chunks of a video.
 
     size: the height and width of the latent.
-    held: the window of latent frames with cached keys and values (see `Window.held`).
+    held: the latent frames in the KV cache (see `Window.held`).
     chunk: the number of latent frames per chunk.
-    schedule: the denoising steps.
     """
 
     size: tuple[int, int]
@@ -68,8 +63,7 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return a World with these settings, for callers that generate the chunks themselves. `sequence_parallel` are
-        the processes that generate the video together (None: this one alone)."""
+        """Return a World with these settings, for callers that generate the chunks themselves."""
         return World(
             model,
             self.size,
@@ -92,13 +86,8 @@ class ChunkLoop:
         sequence_parallel: SequenceParallel | None = None,
         callback: ChunkCallback | None = None,
     ) -> Iterator[Tensor]:
-        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w]. For a chunk that an earlier run generated, this
-        is the given latent.
-
-        The next of `chunks` is requested only when the caller requests the next latent, so a live camera is read as
-        late as possible. `memory` states where keys and values are stored, and limits the camera cache. The other
-        arguments are those of `rollout`.
-        """
+        """Yield each chunk's latent, float32 [1, 16, chunk, h, w]. The next of `chunks` is requested only when the
+        caller requests the next latent."""
         # 1. The key and value cache starts empty.
         world = self.world(model, device, memory, sequence_parallel)
         context = negative = None
@@ -134,22 +123,16 @@ def rollout(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the latent chunk by chunk, float32 [1, 16, chunk, h, w] each, on the device of `noise`.
+    """Yield the latent of a causal model without guidance chunk by chunk, float32 [1, 16, chunk, h, w] each.
 
-    model: a causal model without guidance, and so without a negative prompt.
     noise: [1, 16, f, h, w]; f is a multiple of `chunk`.
     y: [1, 20, f, h, w], the mask and the image latent.
     context: [1, L, D], the prompt embedding.
     camera: [1, 384, f, h, w], from `camera_embedding`; None without camera layers.
-    schedule: the result of `sampling.few_step_schedule`.
-    window: the number of latent frames that a chunk attends to, including its own frames (None: all).
-    sink: the number of frames in the window that are always the first frames of the video.
-    chunk: the number of latent frames generated at a time.
-    renoise: a function from a shape to new standard normal noise, called before every step of a chunk except the first.
-    callback: called after each forward; see ChunkCallback.
-    sequence_parallel: the processes that generate the video together, all called with the same arguments.
+    window: the latent frames that a chunk attends to; None: all.
+    sink: the first latent frames, which never leave the window.
 
-    Raises InputError for a model that is not causal and for sizes that do not match.
+    Raises InputError for invalid arguments.
     """
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(
@@ -182,10 +165,9 @@ def rollout_guided(
 ) -> Iterator[Tensor]:
     """Yield the latent of a causal-pretrain model chunk by chunk, float32 [1, 16, chunk, h, w] each.
 
-    A new solver denoises each chunk in `steps` guided steps; no noise is added between the steps. `negative` [1, L, D]
-    is the embedding of the negative prompt. With a `guide_scale` of 1 it is unused; otherwise its keys and values are
-    cached too, which doubles the memory of the cache. The official code uses no window. The other arguments are those
-    of `rollout` and `sample`.
+    negative: [1, L, D], the embedding of the negative prompt; unused if `guide_scale` is 1.
+
+    The other arguments and errors are those of `rollout` and `sample`.
     """
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)

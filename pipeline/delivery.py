@@ -1,5 +1,4 @@
-"""Delivery of a causal model's chunks from a GPU to host memory. Python waits for a chunk only after it has queued the
-next chunk's first forward, so the GPU is not idle while Python writes frames or computes a camera."""
+"""Delivery of a causal model's chunks to host memory while the GPU computes the next chunk."""
 
 from __future__ import annotations
 
@@ -15,8 +14,11 @@ T = TypeVar("T")
 
 
 class HostCopy(NamedTuple):
-    """The copy of a chunk's latent in host memory. Call `wait()` before reading it, because the GPU may still be
-    writing it. `queued` is True if the latent comes from a GPU; otherwise the copy is complete from the start."""
+    """The copy of a chunk's latent in host memory.
+
+    wait: waits until the copy is complete; call it before reading.
+    queued: whether the copy comes from a GPU and may be incomplete.
+    """
 
     latent: Tensor
     wait: Callable[[], object]
@@ -24,19 +26,18 @@ class HostCopy(NamedTuple):
 
     @classmethod
     def of(cls, latent: Tensor, *devices: torch.device) -> HostCopy:
-        """Queue the copy of a latent to host memory, and return it. Its `wait` also waits for the operations queued so
-        far on `devices`."""
+        """Queue a latent's copy to host memory and return it. `wait` also waits for the operations queued so far on
+        `devices`."""
         on_gpu = latent.device.type == "cuda"
         copy = latent.to("cpu", non_blocking=on_gpu)
         return cls(copy, queued_on(latent.device, *devices), on_gpu)
 
 
 class Delivery(Generic[T]):
-    """A queue that holds a finished chunk until the next chunk's first forward is queued on the GPU.
+    """A queue that delivers a chunk after the next chunk's first forward was queued on the GPU. Without a GPU it
+    delivers immediately.
 
-    The queue then calls `deliver(latent, item)` with the chunk's latent in host memory and the item that was added with
-    it. `latents` lists all delivered latents, including the current one during `deliver`. Pass `forward_done` to the
-    loop as its callback, and call `finish` after the last chunk. Without a GPU each chunk is delivered immediately.
+    latents: the latents delivered so far, on the CPU.
     """
 
     def __init__(self, deliver: Callable[[Tensor, T], None]) -> None:
@@ -45,20 +46,18 @@ class Delivery(Generic[T]):
         self.latents: list[Tensor] = []
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
-        """Queue a chunk's `latent` and an `item`, such as its frames. `devices` are other devices that still compute
-        `item`; delivery waits for them too. Without a GPU, latent and item are delivered immediately."""
+        """Queue a chunk's `latent` and an `item`, such as its frames, which `devices` may still compute."""
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
         if not copy.queued:
             self.finish()
 
     def forward_done(self, _chunk: int, _forward: int) -> None:
-        """Deliver the queued chunk, if any. The loop calls this after each forward, so the chunk is delivered after the
-        next chunk's first forward was queued."""
+        """Deliver the queued chunk, if any. Pass this method to the loop as its callback."""
         self.finish()
 
     def finish(self) -> None:
-        """Wait for the queued chunk, if any, and deliver it. If the wait is interrupted, the chunk stays queued."""
+        """Wait for the queued chunk, if any, and deliver it. Call this after the last chunk."""
         if self._queued is None:
             return
         self._queued[0].wait()

@@ -1,4 +1,4 @@
-"""The size of a video in pixels and in latent pixels, and the conversion of an image to the video's first frame."""
+"""The size of a video in pixels and latent pixels, and the conditioning by its first image."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,23 +40,21 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the video in the transformer: one for each 2x2 latent pixels of a frame."""
+        """The number of the transformer's tokens: one for each 2x2 latent pixels."""
         return self.lat_f * self.lat_h * self.lat_w // PATCH**2
 
 
 def output_geometry(
     image_width: int, image_height: int, max_area: int, frames: int, n_poses: int | None = None, *, chunk: int = 1
 ) -> Geometry:
-    """Return a video's size by the official rule: the image's aspect ratio on at most `max_area` pixels.
+    """Return a video's size by the official rule: the image's aspect ratio on at most `max_area` pixels, with sides
+    rounded down to multiples of 16.
 
-    Sides are rounded down to multiples of 16. An image of 832x480 with a `max_area` of 480*832 gives a height of 464,
-    as in the official code, because the computed height is 479.99999999999994.
+    frames: the largest number of frames; the result has 4n+1.
+    n_poses: another limit of the frames; None: no limit.
+    chunk: the n+1 latent frames are a multiple of this.
 
-    The video has 4n+1 frames: at most `frames`, and at most `n_poses`, the number of camera poses (None: no limit). Its
-    n+1 latent frames are a multiple of `chunk`.
-
-    Raises InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and if the
-    frames do not fill a chunk.
+    Raises InputError for a side that is too small or too large, and CameraError for too few poses or frames.
     """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
@@ -69,11 +67,8 @@ def output_geometry(
 
 
 def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
-    """Return a video's size with the given `width` and `height`, both multiples of 16.
-
-    `frames`, `n_poses` and `chunk` are as in `output_geometry`. Raises InputError for a side that is too small, too
-    large or not a multiple of 16. Raises CameraError for fewer than five poses, and if the frames do not fill a chunk.
-    """
+    """Return a video's size with the given `width` and `height`, both multiples of 16. The other arguments and the
+    errors are those of `output_geometry`."""
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:
             nearest = min(max(round(side / STEP), 1) * STEP, LARGEST_SIDE)
@@ -82,9 +77,8 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 
 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
-    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1 to 1. The
-    resize is bicubic (a = -0.75) without antialiasing, as in the official code. Values are not clamped, so some may lie
-    slightly outside of -1 to 1."""
+    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width]. Values lie about
+    between -1 and 1, unclamped."""
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width
@@ -92,18 +86,14 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """Return the conditioning `y` [1, 20, f, h, w] of a whole video: four mask channels, then the image latent
-    [1, 16, f, h, w]. The mask is 1 in the first latent frame and 0 in all others."""
+    """Return the conditioning [1, 20, f, h, w] of a video: four mask channels, 1 only in the first latent frame, and
+    the image latent."""
     return next(chunk_conditioning(image_latent, image_latent.shape[2]))
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk (see `image_conditioning`). The iterator has no
-    end.
-
-    `image` [1, 16, n, h, w] is the latent of the start image followed by grey frames. If the video is longer than n
-    latent frames, the last one of `image` is repeated.
-    """
+    """Yield each chunk's conditioning, [1, 20, chunk, h, w], without end. The last latent frame of `image` [1, 16, n,
+    h, w] is repeated."""
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
         indices = range(first, first + chunk)

@@ -1,5 +1,4 @@
-"""The GPU memory of a run: estimates for each stage from the headers of weight files, and the choice of how much of the
-base model stays on the GPU."""
+"""Estimates of a run's GPU memory, and the choice of the base model's weights that stay there."""
 
 import logging
 import math
@@ -20,27 +19,16 @@ from .two_experts import ONE_PROCESS, ParallelGroups
 log = logging.getLogger(__name__)
 
 MARGIN = 1_000_000_000
-"""The bytes left free in addition to the estimate, for cuDNN and cuBLAS workspaces, fragmentation and the display."""
+"""The bytes left free in addition to an estimate, for workspaces and fragmentation."""
 
+# counted on meta tensors, with the state from frame to frame; cuDNN copies four fp32 frames of `width` channels
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""The VAE's peak memory without its weights, in bytes per pixel of a frame and per unit of VAE width, in fp32. In fp16
-it is half.
-
-Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes, encoding (VAE_ENCODE + VAE_CONVOLUTION) * width *
-pixels.
-
-- VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They include the state that is
-  kept from one frame to the next (98.5 and 58.4). Frames are processed in order, so the peaks do not depend on their
-  number.
-- VAE_CONVOLUTION is cuDNN's copy of a convolution's operands: four frames of `width` channels, 4 * 4 bytes.
-
-The decoder of vae/pooled.py makes no such copy. If it is recorded as a CUDA graph, it keeps 129 to 143 (in the same
-unit) allocated, including rounding by torch and cuBLAS.
-"""
+"""The VAE's peak memory in fp32, in bytes per pixel and unit of width: allocated tensors while decoding and while
+encoding, and cuDNN's copy for a convolution."""
 VAE_STATE = 98.5
-"""The part of VAE_DECODE that stays allocated from one frame to the next, in the unit of VAE_DECODE."""
+"""The part of VAE_DECODE that stays allocated from one frame to the next."""
 VAE_WEIGHTS = 13_770
-"""The number of the VAE's parameters divided by the square of its width: 126.9 million at width 96."""
+"""The number of the VAE's parameters divided by the square of its width."""
 TILE_PIXELS = 256 * 256
 TEXT_TOKENS = 512
 
@@ -59,8 +47,8 @@ class StageEstimate:
 
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
-    """Return the memory estimate for encoding two prompts of 512 tokens, with two of the encoder's bf16 blocks loaded.
-    `dtype` is the dtype of the matrix products."""
+    """Return the memory estimate for encoding two prompts with streamed weights. `dtype` is the dtype of the matrix
+    products."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -77,13 +65,12 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     holders: int = 1,
 ) -> StageEstimate:
-    """Return the memory estimate of the denoising steps for one process, with all `checkpoints` on the device at the
-    same time.
+    """Return the memory estimate of one process's denoising steps, with all `checkpoints` on the device.
 
     camera: whether the model has a camera input.
-    guided: whether prompt and negative prompt run as a batch of two.
-    resident_blocks: how many blocks of each model stay on the device (None: all). The other blocks are streamed.
-    holders: the number of processes over which the streamed blocks are sharded.
+    guided: whether prompt and negative prompt run as one batch.
+    resident_blocks: the blocks of each model that stay on the device; None: all.
+    holders: the number of processes that shard the streamed blocks.
     """
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
@@ -97,21 +84,17 @@ def estimate_sampling(
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
-    """Return the bytes of an expert's full camera cache, with `dtype` as the dtype of its tensors. The cache holds the
-    outputs of all camera layers, the keys and values of two prompts, and a copy of the camera in fp32."""
+    """Return the bytes of an expert's full camera cache with tensors of `dtype`."""
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
 def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Return the memory estimates of the VAE: one for encoding in fp32, and one for decoding in fp32, or in fp16 if
-    `half`.
+    """Return the memory estimates of the VAE for encoding in fp32 and for decoding, in fp16 if `half`.
 
     width: the VAE's width, 96 for the official one.
-    tiling: whether frames are encoded and decoded in tiles.
-    processes: the number of processes, each of which decodes a stripe of the frame. The estimate is for one process,
-        and includes the neighbouring rows or columns that its convolutions read.
+    processes: the processes that split a frame; the estimate is for one.
     """
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
@@ -128,9 +111,7 @@ def estimate_vae(
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that torch can still allocate on a CUDA `device`, including memory that torch has reserved but
-    not used. The limit of set_per_process_memory_fraction applies. Return 2**62 for other devices; on the CPU, weights
-    are memory-mapped."""
+    """Return the bytes that torch can still allocate on a CUDA device, or 2**62 for another device."""
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -145,9 +126,8 @@ class Residency:
     """The weights and caches that stay on the GPU during the denoising steps.
 
     both: whether both experts stay, instead of one at a time.
-    camera_cache_bytes: the limit of the camera cache in bytes; 0 for no cache.
-    resident_blocks: how many of an expert's blocks stay (None: all). The other blocks are loaded again in every step,
-        from the file or from the processes that hold their shards.
+    camera_cache_bytes: the limit of the camera cache; 0: no cache.
+    resident_blocks: the blocks of an expert that stay; None: all.
     """
 
     both: bool = False
@@ -159,11 +139,7 @@ class Residency:
 class MemoryWishes:
     """The user's options for memory, named as in GenerateOptions.
 
-    residency: whether one expert or both stay on the GPU, or blocks are streamed.
-    camera_cache: whether the results of the camera layers are cached on the GPU.
-    kv_cache: the places and formats that are allowed for cached keys and values: "gpu" (only the GPU), "8bit" (8 bits,
-    on the GPU or in host memory), "host" (only host memory), or "auto" (all of these). See `kv.place.key_value_places`.
-    vae_tiling: whether the VAE encodes and decodes in tiles.
+    kv_cache: the allowed places of keys and values (see `key_value_places`).
     shard: whether several processes split the weights.
     """
 
@@ -191,9 +167,7 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes that the denoising steps need on the device, including MARGIN. `experts` is 1 or 2, the
-        number of experts on the device at the same time; 1 means the larger one. `resident_blocks` is the number of
-        resident blocks of each expert (None: all)."""
+        """Return the bytes that the denoising steps need with one or two `experts` on the device, including MARGIN."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -208,8 +182,7 @@ class SamplingWork:
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of one process's camera cache in bytes. "gpu" caches everything, "off" nothing, and "auto"
-        as much as fits into `room` free bytes. Without a camera input the limit is 0."""
+        """Return the byte limit of one process's camera cache. "auto" caches as much as fits into `room` bytes."""
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
@@ -218,19 +191,7 @@ class SamplingWork:
 
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
-    """Return the experts, blocks and camera cache that stay on the GPU, if `free` bytes are free before the steps.
-
-    The residency that the user chose in `wishes` decides:
-
-    - "one" or "both": that many experts stay. The camera cache has its own option.
-    - "stream": all blocks are streamed, without a camera cache.
-    - "auto": the camera cache gets memory before the second expert, because the cache saves time in every step. A
-      second resident expert only saves loading it once. If not even one expert fits, as many of its blocks stay as fit,
-      without a camera cache.
-
-    If the weights are sharded, only the camera cache is chosen. Without a CUDA GPU the camera cache is off, and weights
-    are memory-mapped.
-    """
+    """Return the weights and the camera cache that stay on the GPU if `free` bytes are free before the steps."""
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:
         cache = work.camera_cache(wishes.camera_cache, free - work.needed(1, 0)) if on_gpu else 0

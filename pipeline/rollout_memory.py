@@ -1,8 +1,4 @@
-"""The memory of a causal run: where keys and values are stored, which blocks stay on the GPU, and how the VAE decodes.
-
-The command makes all choices in `rollout_planner`. ComfyUI manages the weights itself, so its nodes only choose the
-storage of keys, values and caches (`choose_world`).
-"""
+"""The memory of a causal run: estimates, and the storage of keys and values in ComfyUI."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +33,7 @@ class RolloutWork:
 
     size: the height and width of the latent.
     chunk: the number of latent frames per chunk.
-    held: the number of latent frames with cached keys and values.
+    held: the number of latent frames in the KV cache.
     guided: whether keys and values are cached for two prompts.
     """
 
@@ -59,7 +55,7 @@ class RolloutWork:
         return self.config.shared_by(self.precision.processes)
 
     def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
-        """Return the bytes of all cached keys and values, on the device and in host memory, if stored in `place`."""
+        """Return the bytes of all cached keys and values stored in `place`."""
         held = key_value_bytes(self.local, self.held, self.tokens, self.precision.dtype, place, self.chunk)
         prompts = 2 if self.guided else 1
         return KeyValueBytes(prompts * held.device, held.working, prompts * held.host)
@@ -72,27 +68,19 @@ class RolloutWork:
 
     @property
     def recorded(self) -> int:
-        """The bytes that recorded CUDA graphs keep allocated, in addition to those of `forward`:
-
-        - A second set of a forward's intermediate tensors.
-        - The results of `attend_to_frames`, if they take at most FRAMES_BYTES. If they are larger, `attend_to_frames`
-          is not used.
-        """
+        """The bytes that recorded CUDA graphs keep allocated, in addition to those of `forward`."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes of a chunk's forward, without weights and cached keys and values: `activations`, and one
-        block's decoded keys and values if `place` stores int8. Attention in 8 bits adds an 8-bit copy of one block's
-        keys and values, unless `place` stores them as fp8."""
+        """Return the bytes of a chunk's forward, without weights and cached keys and values."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of a chunk's camera cache in bytes. "gpu" caches everything, "off" nothing, and "auto" as
-        much as fits into `room` free bytes."""
+        """Return the byte limit of a chunk's camera cache. "auto" caches as much as fits into `room` bytes."""
         if mode == "off":
             return 0
         lanes = 2 if self.guided else 1
@@ -101,19 +89,8 @@ class RolloutWork:
 
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
-    """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights.
-
-    `free` has the bytes that can be freed on the device and pinned on the host. Only places that `mode` allows and that
-    fit into this memory are considered. They are tried in this order:
-
-    1. The first place that leaves room for all weights on the GPU.
-    2. The first place in host memory.
-    3. The place that needs the least GPU memory.
-
-    If memory is left after all weights, and attention reads keys and values in place, forwards are recorded as CUDA
-    graphs, with a camera cache. Otherwise there is neither. Without a CUDA GPU, the first place that `mode` allows is
-    returned without a check. Raises InputError if no place fits.
-    """
+    """Return the storage of keys, values and caches when ComfyUI manages `weights` bytes of weights. Raises InputError
+    if no place fits into `free`."""
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
         return WorldMemory(places[0], 0)
@@ -136,13 +113,11 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
 
 @dataclass(frozen=True)
 class RolloutMemory:
-    """The choices of where a causal run stores weights, keys and values, and caches.
+    """The storage of a causal run's weights, keys and values, and caches.
 
-    world: the storage of keys and values, and of the caches.
-    resident_blocks: the number of blocks with weights that stay on the GPU (None: all).
-    vae_tiling: whether the VAE decodes in tiles.
-    park_decoder: whether the VAE's state is moved to host memory between chunks.
-    decoded_blocks: the number of blocks that keep dequantized weights of their main layers between forwards.
+    resident_blocks: the blocks with weights that stay on the GPU; None: all.
+    park_decoder: whether the VAE's state moves to host memory between chunks.
+    decoded_blocks: the blocks that keep dequantized weights between forwards.
     """
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)
@@ -160,11 +135,9 @@ class RolloutMemory:
 class DecoderSettings(NamedTuple):
     """The settings of the VAE decoder.
 
-    width: the width of the VAE.
     half: whether it decodes in 16 bits.
     elsewhere: whether it decodes on another GPU than the model's.
-    recorded: whether its kernels are recorded as a CUDA graph. The graph keeps its memory between chunks, unless the
-        VAE's state is moved to host memory between chunks.
+    recorded: whether its kernels are recorded as a CUDA graph.
     """
 
     width: int
@@ -174,22 +147,15 @@ class DecoderSettings(NamedTuple):
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Return whether each forward converts weights: the checkpoint is quantized, or its matrix products run in 8 bits.
-    Only in this case does it save time to keep decoded weights on the GPU."""
+    """Return whether each forward converts weights: the checkpoint is quantized, or matrix products run in 8 bits."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
 def estimate_rollout(
     work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings
 ) -> tuple[StageEstimate, int]:
-    """Return the memory estimate of a causal run's chunks on the first process's device, and the pinned host bytes.
-
-    The estimate covers `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and a
-    forward's activations. It does not cover the camera cache.
-
-    Several processes split the tokens and the heads. They also split the frame, unless the VAE is tiled. Only a single
-    process may decode in fp16 or on another GPU.
-    """
+    """Return the memory estimate of a causal run's chunks on one device, without the camera cache, and the pinned host
+    bytes. `weights` are the bytes of weights."""
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)
@@ -206,7 +172,7 @@ def estimate_rollout(
 
 
 def available_host_memory() -> int:
-    """Return the bytes of host memory available without swapping, or 2**62 if the system has no /proc/meminfo."""
+    """Return the bytes of host memory available without swapping, or 2**62 without /proc/meminfo."""
     meminfo = Path("/proc/meminfo")
     if not meminfo.is_file():
         return 2**62

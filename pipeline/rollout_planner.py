@@ -1,4 +1,4 @@
-"""The planner of a causal run's memory, which chooses for the command where weights, keys and values are stored."""
+"""The planner of where the command stores a causal run's weights, keys and values."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,7 @@ from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, d
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""Pinned keys and values, together with the pages of the weight file that every forward reads, may take at most this
-share of the free host memory. Above it, the operating system would evict pages of the weight file, and every forward
-would read the disk."""
+"""The largest share of free host memory for pinned keys and values and the file pages that every forward reads."""
 
 
 @dataclass(frozen=True)
@@ -34,34 +32,8 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Return the most preferred storage choices that fit into memory.
-
-        free: the free bytes of the GPU and of host memory. All processes share the host memory equally.
-        whole_video: whether the run has no window. The error message then suggests one.
-
-        The order of preference:
-
-        1. All blocks stay on the GPU, and the VAE decodes without tiles, because tiles leave seams. To make room, keys
-           and values may be stored in 8 bits or in host memory, as far as `kv_cache` allows. The VAE's state may move
-           to host memory between chunks.
-        2. The same, but the VAE decodes in tiles.
-        3. As many blocks as fit stay on the GPU, and the rest are streamed.
-
-        Further rules:
-
-        - With the `residency` "stream", all blocks are streamed. With "one" or "both", only 1 and 2 are tried.
-        - With sharded weights, only 1 and 2 are tried, for the shards.
-        - If the user chose tiles, choices without tiles are skipped.
-        - In 3, keys and values go to host memory only if no block stays on the GPU, or if the user chose host memory.
-          They get GPU memory before weights: in host memory they are pinned, while the system may drop the file pages
-          of streamed weights.
-        - If keys and values go to host memory without the user's choice, as many blocks as fit still have theirs on the
-          GPU.
-        - GPU memory that is left goes to a camera cache, and then to CUDA graphs and decoded weights.
-        - A choice that reads the disk in every forward is returned only if no other choice fits.
-
-        Raises InputError if nothing fits. Without a CUDA GPU, the user's options are returned without a check.
-        """
+        """Return the most preferred storage that fits into `free` memory. `whole_video` states that the run has no
+        window. Raises InputError if nothing fits."""
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
         pages = cache(self._pages)
@@ -98,11 +70,7 @@ class RolloutPlanner:
         )
 
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
-        """Yield the storage choices in the order of preference (see `choose`), with keys and values in `places`.
-
-        If blocks are streamed and the VAE is in fp32, only tiles are tried: without tiles, the VAE would take the
-        memory of further blocks. Streaming these as well would cost about as much time as tiles.
-        """
+        """Yield the storage choices in the order of preference, with keys and values in `places`."""
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
         if wishes.shard or wishes.residency != "stream":
@@ -112,6 +80,7 @@ class RolloutPlanner:
             for place in places:
                 yield RolloutMemory(WorldMemory(place, 0), whole, vae_tiling=True, park_decoder=True)
         counts = {"auto": range(self.checkpoint.config.num_layers - 1, -1, -1), "stream": range(1)}
+        # in fp32 only tiles: without tiles the VAE takes the memory of further blocks, at about the same cost in time
         for tiles in (False, True) if self.decoder.half else (True,):
             for place in exact_first:
                 for resident in () if wishes.shard else counts.get(wishes.residency, ()):
@@ -119,17 +88,14 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes of the weight file that every forward reads if `resident` blocks (None: all) stay loaded.
-        Return 0 for sharded weights."""
+        """Return the bytes of the weight file that every forward reads if `resident` blocks (None: all) stay loaded."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return the plan `memory` with, in this order and as far as `room` bytes suffice, a camera cache, CUDA graphs
-        and decoded weights. Graphs and decoded weights are planned only if all weights, keys and values stay on the
-        GPU. Decoded weights leave a further MARGIN bytes free."""
+        """Return `memory` with a camera cache, CUDA graphs and decoded weights, as far as `room` bytes suffice."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work
@@ -147,9 +113,8 @@ class RolloutPlanner:
         return replace(memory, world=world, decoded_blocks=decoded)
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with a camera cache and as many blocks' keys and values on the GPU as fit into `room` bytes.
-        The camera cache gets memory first if all weights stay on the GPU, or if the user requested it. Otherwise keys
-        and values get memory first."""
+        """Return `memory` with a camera cache and as many blocks' keys and values on the GPU as fit into `room`
+        bytes."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"

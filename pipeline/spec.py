@@ -1,4 +1,4 @@
-"""The checked plan of a causal run, from the user's options, the model and the saved state to continue."""
+"""The checked plan of a causal run, from the user's options, the model and the state to continue."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,16 +24,15 @@ from .world import Schedule, check_causal
 STANDING_STILL = "There is no camera path: the camera stands still."
 NO_OTHERS: Mapping[int, Tensor] = MappingProxyType({})
 AnyPath: TypeAlias = CameraPath | PoseFolder
-"""A camera path: camera-to-world poses [n, 4, 4], a lens, and optional W, A, S, D flags [n, 4] for an action model."""
+"""A camera path: poses, lenses and, for an action model, optional W, A, S, D flags."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The user's options for a causal run. None selects the release's default. If the run continues a state, None
-    selects the state's value for `chunk`, `window` and `sink`.
+    """The user's options for a causal run. None selects the value of the state to continue, else the release's default.
 
-    `indices` are the denoising steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`,
-    `guide_scale` and `solver` are for a guided model.
+    indices: the denoising steps of a few-step model, in a 1,000-step schedule.
+    steps, guide_scale, solver: the schedule of a guided model.
     """
 
     frames: int
@@ -51,9 +50,9 @@ class RolloutRequest:
 class RolloutSpec:
     """A checked plan of a causal run.
 
-    frame: float32 [3, H, W], about -1 to 1, the first frame of the video.
-    geometry: the frame size, and the number of frames that this run generates, without those of `state`.
-    state: the saved state that the run continues; None for a new video.
+    frame: float32 [3, H, W], about -1 to 1, the video's first frame.
+    geometry: the size of this run's part, without the frames of `state`.
+    state: the state to continue; None for a new video.
     release: the name of the model's release.
     notes: messages for the user.
     """
@@ -76,18 +75,17 @@ class RolloutSpec:
 
     @property
     def made(self) -> int:
-        """The number of latent frames in the state that this run continues; 0 for a new video."""
+        """The number of latent frames in the state to continue; 0 for a new video."""
         return 0 if self.state is None else self.state.latent.shape[2]
 
     @property
     def guided(self) -> bool:
-        """Whether a negative prompt is used: the guidance scale is not 1."""
+        """Whether a negative prompt is used."""
         return self.schedule.guide_scale != 1
 
     @property
     def held(self) -> Window:
-        """The window of latent frames with cached keys and values. At most `frames` are cached, and the first `sink`
-        frames of the video are never evicted."""
+        """The window of latent frames in the KV cache."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
@@ -95,8 +93,7 @@ class RolloutSpec:
         return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
-        """Return the number of video frames in this run's first `latent_frames` latent frames. A latent frame has four
-        video frames, but the first one of a new video has one."""
+        """Return the number of video frames in this run's first `latent_frames` latent frames."""
         return max(0, 4 * latent_frames - (0 if self.made else 3))
 
     def chunks(
@@ -108,13 +105,12 @@ class RolloutSpec:
         *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
-        """Yield the inputs of each chunk: first the chunks of the saved state, if any, then the chunks of this run.
+        """Yield the inputs of each chunk, first those of the state to continue.
 
-        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. For a longer video the last
-            latent frame is repeated.
+        image: [1, 16, n, h, w], the latent of the start image and grey frames.
         noise: [1, 16, f, h, w], for this run's f latent frames.
-        context, negative: [1, L, D], the embeddings of the prompt and of the negative prompt.
-        later: further prompt embeddings by the index of the first chunk of this run that uses the prompt.
+        context, negative: [1, L, D], the prompt embeddings.
+        later: other prompt embeddings by the first chunk that uses each.
         """
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:
@@ -128,12 +124,8 @@ class RolloutSpec:
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
-        """Return the state to save after this run's first f latent frames, `latent` [1, 16, f, h, w].
-
-        The state begins with the frames of the state that this run continued, if any. `prompts` are this run's prompts
-        in the order of their use. The last prompt's `chunks` is ignored, because the prompt was used for all remaining
-        chunks.
-        """
+        """Return the state after this run's first f latent frames, `latent` [1, 16, f, h, w]. `prompts` are this run's,
+        in the order of use."""
         done, track, before = latent.shape[2], self.track, self.state
         left, used = done // self.chunk, []
         for number, prompt in enumerate(prompts, 1):
@@ -166,8 +158,8 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """Yield the inputs of a saved state's chunks, each with the prompt and the camera with which it was generated.
-    `conditioning` yields the mask and image latent of every chunk, [1, 20, chunk, h, w]."""
+    """Yield the inputs of a saved state's chunks. `conditioning` yields each chunk's mask and image latent, [1, 20,
+    chunk, h, w]."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
@@ -180,8 +172,6 @@ def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[C
 def _embed_camera(
     config: ModelConfig, size: tuple[int, int], poses: np.ndarray, lens: np.ndarray, flags: np.ndarray | None
 ) -> Tensor | None:
-    """Return the Pluecker map of `poses` [f, 4, 4] for frames of `size` (height, width) in pixels. `lens` has the
-    intrinsics, `flags` an action model's W, A, S, D. Return None for a model without camera layers."""
     return None if config.control is None else pose_embedding(poses, lens, height=size[0], width=size[1], flags=flags)
 
 
@@ -193,13 +183,8 @@ def plan_rollout(
     frame: Tensor | None = None,
     state: WorldState | None = None,
 ) -> RolloutSpec:
-    """Check a request against a model's `config` and its `release`, and return the plan.
-
-    A video begins with `frame` float32 [3, H, W], about -1 to 1. With a `state` it continues the state instead, and
-    `frame` is ignored. Without a `path` the camera stands still. Raises InputError for invalid options, for a `state`
-    that this model cannot continue, and if both `frame` and `state` are None. Raises CameraError for an invalid path,
-    or a path that is too short.
-    """
+    """Return the checked plan of a causal run. `frame` (float32 [3, H, W], about -1 to 1) begins a new video. Raises
+    InputError for invalid options, CameraError for the path."""
     check_causal(config)
     shift, shift_notes = chosen_shift(request.shift, release)
     schedule: Schedule
@@ -238,8 +223,8 @@ def plan_rollout(
 
 
 def chunk_of(requested: int | None, release: Release, state: WorldState | None) -> int:
-    """Return the number of latent frames per chunk: `requested` if not None, else the state's if there is a state, else
-    the release's. Raises InputError for a requested number that is not in CHUNKS (1 to 4)."""
+    """Return the number of latent frames per chunk: the requested one, else the state's, else the release's. Raises
+    InputError for an invalid request."""
     if requested is None:
         return release.chunk if state is None else state.chunk
     if requested not in CHUNKS:
@@ -249,8 +234,6 @@ def chunk_of(requested: int | None, release: Release, state: WorldState | None) 
 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
-    """Return the camera for `frames` video frames of a new video, or of a run that continues `state`. Raises InputError
-    if the model needs W, A, S, D flags that `path` lacks."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

@@ -1,9 +1,4 @@
-"""The file of a saved state, from which another run continues a causal model's video.
-
-For 81 frames of 480x832, the cached keys and values take 27 GB in bf16, and the VAE's state 3.8 GB in fp32. So they are
-not saved, but recomputed from the latents, bit for bit: keys and values by one forward per chunk, the VAE's state by
-decoding the last frames.
-"""
+"""The file of a saved state, from which another run continues a causal model's video."""
 
 import dataclasses
 import json
@@ -36,8 +31,11 @@ _TENSORS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, its embedding `context` [1, L, D], and the number of chunks generated with it. A guided run also has
-    `negative`, the embedding of the negative prompt."""
+    """A prompt and the number of chunks generated with it.
+
+    context: the embedding [1, L, D].
+    negative: the negative prompt's embedding; None without guidance.
+    """
 
     text: str
     context: Tensor
@@ -46,11 +44,8 @@ class Prompt:
 
 
 def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
-    """Return the prompts of a run in the order of their use.
-
-    `starts` has a tuple for each prompt: the index of the first chunk that uses it, text, embedding [1, L, D].
-    `negative` is the negative prompt's embedding. The last prompt's `chunks` is 0, because the run's end is not known.
-    """
+    """Return a run's prompts from (first chunk, text, embedding [1, L, D]) of each. The last prompt's `chunks` is 0, as
+    it is still in use."""
     ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
     return [
         Prompt(text, context, end - first, negative) for (first, text, context), end in zip(starts, ends, strict=True)
@@ -59,22 +54,17 @@ def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | Non
 
 @dataclass(frozen=True)
 class WorldState:
-    """A video of f latent frames and the inputs that it was made from. All tensors are on the CPU.
+    """A video of f latent frames and the inputs that it was made from, on the CPU.
 
     latent: float32 [1, 16, f, h, w].
-    frame: float32 [3, H, W], about -1 to 1, the first frame of the video as the VAE's input.
-    poses: float64 [f, 4, 4] from `camera.model_poses`, each relative to the pose before it, with translations divided
-        by `scale`.
-    lens: float64 [f, 4], fx, fy, cx, cy in pixels of an 832x480 image.
-    last_pose: float64 [4, 4], the camera-to-world pose of the last latent frame, in the coordinates of the path.
-    scale: the length by which translations were divided, in the path's unit; 0 until the camera has moved.
-    prompts: the prompts in the order of their use.
-    window: the attention window of the causal model.
-    config: the configuration of the model.
-    release: the release that made the last frames; empty in files without it.
-    chunk: the number of latent frames per chunk.
-    flags: float64 [f, 4], the keyboard keys W, A, S, D for each latent frame of an action model; None for other models.
-    threads: the number of torch's threads with which the command line made the last frames on a CPU; otherwise 0.
+    frame: float32 [3, H, W], about -1 to 1, the video's first frame.
+    poses: float64 [f, 4, 4], each relative to the one before, scaled.
+    lens: float64 [f, 4], fx, fy, cx, cy in pixels of 832x480.
+    last_pose: float64 [4, 4], camera-to-world, in the path's coordinates.
+    scale: the divisor of translations; 0 until the camera has moved.
+    release: the release that made the last frames, or "".
+    flags: float64 [f, 4], an action model's W, A, S, D; else None.
+    threads: torch's threads if the command used a CPU; else 0.
     """
 
     latent: Tensor
@@ -101,12 +91,8 @@ class WorldState:
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
-        """Check that a run can continue the video. Raises InputError if one of these conditions is not met:
-
-        - `config`, the run's model, equals the state's.
-        - `chunk`, the run's latent frames per chunk, equals the state's, or is None.
-        - `guided`, whether the run uses a negative prompt, agrees with the state's last prompt.
-        """
+        """Raise InputError if a run with these settings cannot continue the video. `guided`: whether the run uses a
+        negative prompt."""
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:
@@ -123,8 +109,7 @@ class WorldState:
             )
 
     def notes(self, release: str, window: Window) -> tuple[str, ...]:
-        """Return notes for the user if this run's `release` or `window` differs from the state's, which is allowed;
-        otherwise an empty tuple."""
+        """Return notes for the user if this run's `release` or `window` differs from the state's."""
         notes = []
         if self.release not in ("", release):
             notes.append(f"The video so far was made by {self.release}; {release} continues it.")
@@ -136,8 +121,7 @@ class WorldState:
         return tuple(notes)
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a safetensors file, through a temporary file that is renamed when it is complete. Raises
-        InputError if the file cannot be written."""
+        """Write the state to a safetensors file. Raises InputError if the file cannot be written."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -175,8 +159,8 @@ class WorldState:
 
 
 def last_prompt(path: str | Path) -> str:
-    """Return the text of the last prompt in a saved state, without reading the tensors. Raises InputError for a file
-    that is not a saved state, CheckpointError for a damaged one."""
+    """Return the text of the last prompt in a saved state's file. Raises InputError or CheckpointError for an invalid
+    file."""
     metadata, _ = _read(Path(path))
     try:
         return str(metadata["prompts"][-1]["text"])
@@ -185,8 +169,8 @@ def last_prompt(path: str | Path) -> str:
 
 
 def load_state(path: str | Path) -> WorldState:
-    """Return the state that `WorldState.save` wrote to a file. Raises InputError for any other file, and
-    CheckpointError for a damaged one."""
+    """Return the state in a file that `WorldState.save` wrote. Raises InputError for another file, CheckpointError for
+    a damaged one."""
     path = Path(path)
     metadata, entries = _read(path)
     tensors = {name: entry.view().clone() for name, entry in entries.items()}
@@ -228,8 +212,7 @@ def load_state(path: str | Path) -> WorldState:
 
 
 def _read(path: Path) -> tuple[dict, dict[str, TensorEntry]]:
-    """Return the metadata and the tensors of a saved state. Raises InputError for other files, and CheckpointError for
-    a damaged one."""
+    """Return the metadata and the tensors of a saved state."""
     if not path.is_file():
         found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
         raise InputError(f"the state {path} {found}")
@@ -286,7 +269,6 @@ def _check_camera(state: WorldState) -> None:
 
 
 def _check_prompt(name: str, context: Tensor, config: ModelConfig) -> None:
-    """Raise InputError, with the tensor's `name`, if `context` is not an embedding [1, L, D] that the model accepts."""
     tokens = context.shape[1] if context.ndim == 3 else 0
     if tuple(context.shape) != (1, tokens, config.text_dim) or not 0 < tokens <= config.text_len:
         raise InputError(

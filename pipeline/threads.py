@@ -1,9 +1,4 @@
-"""The choice of torch's number of CPU threads.
-
-A thread that shares a core with another program makes all threads wait in every layer. So torch gets one thread for
-each core that other programs leave idle. The container's CPU quota and the size of a layer set an upper limit. The
-number of threads is at least half of this limit: with fewer threads, torch would get too little of a busy CPU.
-"""
+"""The choice of torch's number of CPU threads by the cores that other programs leave idle."""
 
 import os
 import sys
@@ -15,30 +10,23 @@ from pathlib import Path
 import torch
 
 ELEMENTS = 2**14
-"""A layer's output must have this many elements for each of torch's threads, because a thread with less work gains
-nothing. The toy model (width 256) has 4,096 elements per latent frame at 64x64 pixels, and gains nothing from a second
-thread. At 256x144 pixels (36,864 elements) the gain is 20 %."""
+"""The elements that a layer's output must have for each of torch's threads. A thread with fewer gains nothing."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The environment variables by which the user sets the number of threads; they take precedence."""
 SAMPLE = 0.1
-"""The machine's load is measured for this many seconds."""
+"""The seconds for which the machine's load is measured."""
 STATISTICS = Path("/proc/stat")
-"""The file with the busy and idle times of each core on Linux. On other systems psutil has them, if it is installed."""
+"""The file with the busy and idle times of each core on Linux."""
 
 
 def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
-    """Set torch's number of CPU threads to the number of idle cores, within limits. Return a note for the user if busy
-    cores keep the number below the upper limit, else "".
+    """Set torch's number of CPU threads to the number of idle cores, within limits. Return a note if busy cores reduced
+    it, else "".
 
-    The upper limit is the smallest of torch's present number, the CPU quota and `elements` / ELEMENTS, at least 1. The
-    lower limit is half of the upper limit, rounded up. Nothing changes if `device` is not a CPU, or if OMP_NUM_THREADS
-    or MKL_NUM_THREADS is set.
-
-    elements: the number of elements of a layer's output (None: no limit).
-    recorded: the number of threads in the saved state that this run continues, or 0 without one. If set, torch gets
-        this number of threads, so that results keep the same last bits. A number above torch's present one is ignored.
+    elements: a layer's output elements, which limit the number; None: no limit.
+    recorded: the threads of the state to continue, which are used unchanged; 0: none.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
@@ -57,9 +45,7 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
 
 
 def idle_cores() -> int:
-    """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota. The load is
-    measured for SAMPLE seconds. If neither /proc/stat nor psutil exists, the system's load average of one minute is
-    used. If that is missing too, all cores count as idle."""
+    """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota."""
     cores = _cores()
     if not STATISTICS.is_file() and find_spec("psutil") is None:
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # the mean of a minute, on macOS
@@ -71,7 +57,7 @@ def idle_cores() -> int:
 
 
 def _quota() -> int:
-    """Return the number of cores that the container's CPU quota allows, at least 1; sys.maxsize without a quota."""
+    """Return the cores that the container's CPU quota allows, at least 1; sys.maxsize without a quota."""
     for file in filter(Path.is_file, QUOTAS):
         quota, *period = file.read_text().split()  # microseconds, or "max" or -1 for no quota
         if quota.isdecimal():
@@ -96,7 +82,6 @@ def _seconds_of_others(cores: set[int]) -> float:
 
 
 def _busy_ticks(fields: list[str]) -> int:
-    """Return the busy ticks of a core, from the `fields` of its row in /proc/stat. Idle time and waits for disks do not
-    count. The fields for guests (virtual machines) do not count either, because user time includes them."""
+    """Return a core's busy ticks. The fields for guests are skipped, because user time includes them."""
     user, nice, system, _idle, _disk, *interrupts_and_stolen = map(int, fields[:8])
     return user + nice + system + sum(interrupts_and_stolen)

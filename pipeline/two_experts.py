@@ -1,5 +1,4 @@
-"""Sampling with the base model: the high-noise expert computes the first steps, and the low-noise expert the later
-steps."""
+"""Sampling with the base model: the high-noise expert computes the first steps, the low-noise expert the rest."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -45,28 +44,16 @@ def sample(
     sequence_parallel: SequenceParallel | None = None,
     guidance_group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Denoise `noise` float32 [1, 16, f, h, w] on its device, and return the latent in the same shape.
+    """Denoise `noise`, float32 [1, 16, f, h, w], and return the latent in this shape.
 
-    high, low: the experts, or functions without arguments that return them. A function is called before the first step
-        of its expert, after `sample` has released the other expert.
+    high, low: the experts, or functions that load them.
     y: [1, 20, f, h, w], the mask and the image latent.
-    context, context_null: [1, L, D], the embeddings of the prompt and of the negative prompt; L may differ.
-    camera: [1, 384, f, h, w] from `camera_embedding`, or for an action model [1, 448, f, h, w] from
-        `action_embedding`; None without a camera.
-    steps, shift, solver: the schedule (see `flow_sigmas`).
-    boundary: the high-noise expert computes the steps with a timestep of at least 1000 * boundary.
-    guide_scale: (low, high), or one number for both experts. An expert with the scale 1 uses no negative prompt, so
-        `context_null` may be None if both scales are 1.
-    callback: called as callback(step, x, denoised, sigma) after each step's prediction.
-    camera_cache_bytes: the size limit of the cache that keeps the outputs of the camera layers from step to step.
-    step_reuse: the rule by which some steps are extrapolated from earlier ones; a new object for each call. None: the
-        model predicts every step.
-    sequence_parallel: the processes that split the tokens of each forward.
-    guidance_group: a group of two processes. The first predicts the velocity for the prompt, and the second for the
-        negative prompt.
+    context, context_null: [1, L, D], the prompt embeddings.
+    camera: [1, 384 or 448, f, h, w]; None without a camera.
+    guide_scale: (low, high), or one number for both.
+    step_reuse: skips model calls; a new object for each call.
 
-    All processes of these groups call this function with the same arguments and get the same latent. Raises InputError
-    for a causal model, and if `context_null` is None but an expert needs it.
+    Raises InputError for a causal model, or a missing `context_null`.
     """
     conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
     (latent,) = sample_videos(
@@ -82,11 +69,10 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The groups of processes that generate a video together. A group is None if this process does not share its task
-    with others.
+    """The groups of processes that generate a video together. A group is None if this process does not share its task.
 
     sequence: the processes that split the tokens of each forward.
-    guidance: two processes. One predicts the velocity for the prompt, and the other for the negative prompt.
+    guidance: two processes, one for each prompt's velocity.
     weights: the processes among which the weights are sharded.
     """
 
@@ -119,10 +105,11 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class Video:
-    """The inputs of one video: `noise`, float32 [1, 16, f, h, w], and its conditioning.
+    """The inputs of one video.
 
-    `conditioning` returns the Conditioning on the noise's device, and is called once for each expert. `reuse` decides
-    which steps are extrapolated instead of predicted by the model (default: none).
+    noise: float32 [1, 16, f, h, w].
+    conditioning: a function, called once for each expert.
+    reuse: the rule that skips model calls (default: none are skipped).
     """
 
     noise: Tensor
@@ -157,9 +144,8 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once and computes its steps of all
-    videos before the other expert is loaded. `callback` is called as in `sample`, for each video in turn. The other
-    arguments are those of `sample`."""
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once for all videos. The arguments
+    are as in `sample`."""
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]
@@ -188,7 +174,7 @@ def sample_videos(
 
 
 class _Run:
-    """The denoising of one video, which pauses between the experts so that each is loaded once for several videos."""
+    """The denoising of one video, which pauses between the experts."""
 
     def __init__(self, video: Video, steps: Steps, timesteps: list[int], callback: Callback | None) -> None:
         self._video, self._steps, self._timesteps, self._callback = video, steps, timesteps, callback
@@ -229,12 +215,8 @@ def predict(
     camera_cache: CameraCache | None = None,
     together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
-    """Return the guided velocity, float32 [1, 16, f, h, w], for the noisy latent `x` at an integer `timestep`.
-
-    If the guidance `scale` is not 1, the negative prompt is needed, and a missing one raises InputError. Both prompts
-    are then the batch of one forward, with the same camera. With a guidance group, each of the two processes instead
-    runs a forward for one prompt.
-    """
+    """Return the guided velocity, float32 [1, 16, f, h, w], for the noisy latent `x`. Raises InputError if guidance
+    lacks a negative prompt."""
     prompts = [conditioning.context]
     if scale != 1:
         if conditioning.context_null is None:

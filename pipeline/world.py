@@ -1,4 +1,4 @@
-"""A causal model that generates a video chunk by chunk, with cached keys and values of the video so far."""
+"""A causal model with the KV cache of the video so far, which generates it chunk by chunk."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -29,8 +29,7 @@ Renoise = Callable[[tuple[int, ...]], Tensor]
 
 
 class CausalModel(Protocol):
-    """The attributes and the call that World needs of a model. A LingBotWorldModel has them, and so has ComfyUI's
-    wrapper around one."""
+    """The attributes and the call that World needs of a model. LingBotWorldModel and ComfyUI's wrapper have them."""
 
     config: ModelConfig
     compute_dtype: torch.dtype
@@ -55,11 +54,8 @@ class WorldMemory:
     """The memory settings of a World.
 
     place: the location and format of keys and values.
-    camera_cache_bytes: the limit in bytes for the camera caches of all prompts together (0: no cache; None: no limit).
-        Within a chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
-    graphs: whether to record forwards as CUDA graphs. This requires a GPU, keys and values that attention reads in
-        place, and an attention kernel that a graph may record; otherwise `graphs` has no effect. The model's weights
-        must not move while the graphs are in use.
+    camera_cache_bytes: the limit for all prompts' camera caches; None: no limit.
+    graphs: whether to record forwards as CUDA graphs where possible.
     """
 
     place: KeyValuePlace = ON_DEVICE
@@ -72,12 +68,11 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The caches and the options of the forwards with one prompt.
+    """The caches and options of the forwards with one prompt.
 
     number: 0 for the prompt, 1 for the negative prompt.
     history: the keys and values of the video so far.
     cache: the current chunk's camera cache; None if disabled.
-    options: the options that all forwards with this prompt have in common.
     """
 
     number: int
@@ -90,9 +85,7 @@ class _Lane:
 class _Chunk:
     """The inputs of a chunk's forwards, except the latent.
 
-    y: [1, 20, chunk, h, w], the mask and the image latent, on the device.
-    prompts: the embedding of the prompt, and with guidance also that of the negative prompt.
-    camera: the camera on the device; None without camera layers.
+    y: [1, 20, chunk, h, w], the mask and the image latent.
     cached: whether the forwards use the camera cache.
     """
 
@@ -103,16 +96,11 @@ class _Chunk:
 
 
 class World:
-    """A causal model with the cached keys and values of the video generated so far.
+    """A causal model with the KV cache of the video generated so far. A chunk's final keys and values come from the
+    clean pass: one more forward, run when the next chunk begins.
 
-    The final keys and values of a chunk come from one more forward, the clean pass, on the finished latent. The clean
-    pass runs when the next chunk begins. So a chunk is returned without delay, and a video's last chunk needs no clean
-    pass.
-
-    The attribute `prompt` [1, L, D] is the prompt's embedding, and must be set before the first chunk. It may be
-    replaced between chunks, but not modified in place. A new prompt affects only later chunks, because cached keys and
-    values are not recomputed. A `guided` World also needs `negative`, the embedding of the negative prompt, under the
-    same rules. It caches a second set of keys and values for the negative prompt.
+    prompt: [1, L, D]; set it before the first chunk, replace it between chunks.
+    negative: the same for the negative prompt of a guided World.
     """
 
     prompt: Tensor
@@ -133,15 +121,11 @@ class World:
         """Allocate the caches for a video on `device`.
 
         size: the height and width of the latent.
-        window: the attention window in latent frames. A chunk attends to at most `window.frames`, including its own and
-            the first `window.sink` frames of the video. `window.frames` must not be 0.
-        chunk: the number of latent frames generated at a time.
+        window: the attention window; its `frames` must not be 0.
+        chunk: the number of latent frames generated together.
         guided: whether there is a negative prompt.
-        sequence_parallel: the processes that generate the video together; each holds the keys and values of its share
-            of the heads.
 
-        Raises InputError for a model that is not causal, and for a window of fewer frames than sink and chunk together.
-        Raises InputError if the number of heads is not a multiple of the number of processes.
+        Raises InputError for a model that is not causal and for an invalid window.
         """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
@@ -188,16 +172,13 @@ class World:
         """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w].
 
         noise: [1, 16, chunk, h, w].
-        y: [1, 20, chunk, h, w], the mask (4 channels) and the image latent (16 channels).
-        camera: [1, 384, chunk, h, w], or 448 channels for an action model; None without camera layers.
-        schedule: the denoising steps.
-        renoise: a function from a shape to new noise, which a FewStepSchedule calls before every step except the first.
-        callback: called as callback(index) after each forward of this call, from index 0. The two forwards of a guided
-            step count as one. The clean pass of the previous chunk, if still due, is the first forward.
+        y: [1, 20, chunk, h, w], the mask and the image latent.
+        camera: [1, 384 or 448, chunk, h, w]; None without camera layers.
+        renoise: a function from a shape to standard normal noise.
+        callback: callback(index), called after each forward; guided pairs count once.
 
-        Tensors in pinned memory (`noise`, `y`, the results of `renoise`) must not be changed until the GPU has finished
-        the chunk, because their copies to the GPU run in the background. Raises InputError if an earlier forward was
-        interrupted while it overwrote keys and values.
+        Tensors in pinned memory must stay unchanged until the GPU has finished the chunk. Raises InputError if an
+        earlier cache update was interrupted.
         """
         forwards, done = count(), callback or (lambda _index: None)
         if self._remember_made():
@@ -216,23 +197,22 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Whether CUDA graphs have been recorded for every prompt. If so, a forward that matches a graph is replayed,
-        which takes Python little time."""
+        """Whether CUDA graphs have been recorded for every prompt."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the clean pass of the last chunk (see World) now, if it is still due. With CUDA graphs, the first clean
-        pass that runs here is followed by a recording of every kind of forward that later chunks need."""
+        """Run the last chunk's clean pass now, if it is still due. The first call also records the CUDA graphs that
+        later chunks need."""
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Compute the keys and values of an earlier chunk again, by one forward on its finished `latent` [1, 16, chunk,
-        h, w]. With the `y`, `camera` and prompt of that chunk, they are the same as when it was generated."""
+        """Compute an earlier chunk's keys and values again, by one forward on its finished `latent` [1, 16, chunk, h,
+        w]."""
         self._remember_made()
         chunk = self._begin(y, camera, cached=False)  # no second forward would read the camera cache
         for lane in self._lanes:
@@ -240,13 +220,7 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Record in advance the CUDA graphs that later chunks replay, so that no later chunk is delayed by a recording.
-
-        There are three forwards: a denoising step that fills the camera cache, a step that reads the cache, and a clean
-        pass. Each is recorded for the window as it is now and for a full window. Each therefore runs twice, the second
-        time with another latent: the second run is recorded, and the replay is compared with the computed result. The
-        forwards write keys and values only to slots that the next chunk overwrites.
-        """
+        """Record the CUDA graphs that later chunks replay, for the current window and for a full one."""
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
@@ -262,8 +236,7 @@ class World:
                     self._remember(lane, chunk, latent)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
-        """Begin the next chunk, or begin the current chunk again if it is unfinished, and return the chunk's inputs.
-        `y` and `camera` are copied, because the caller may overwrite them soon."""
+        """Begin the next chunk, or an unfinished one again, and return its inputs. `y` and `camera` are copied."""
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -278,21 +251,16 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device. If `camera` is in host memory and equals the previous one, return
-        the previous copy again, because the camera cache recognises its source by identity. A camera that is already on
-        the device is always copied: to compare it on a GPU, Python would have to wait for all queued kernels.
-
-        A camera in host memory is first copied to pinned memory: from other memory, the upload waits for all earlier
-        kernels and is seven times as slow. The pinned memory is used again once the GPU has read it, which is faster
-        than a new allocation.
-        """
+        """Return a copy of `camera` on the device: the previous copy again if the camera in host memory is
+        unchanged."""
         if camera.device.type == self._device.type:
-            return camera.clone()
+            return camera.clone()  # always: a comparison on a GPU waits for all queued kernels
         if self._camera is not None and same(self._camera[0], camera):
             return self._camera[1]
         self._camera_read()
         room = None if self._camera is None else self._camera[0]
         if room is None or room.shape != camera.shape:
+            # from other memory, the upload waits for all earlier kernels
             room = torch.empty_like(camera, pin_memory=self._device.type == "cuda")
         self._camera = room.copy_(camera), upload(room, self._device)
         self._camera_read = queued_on(self._device)
@@ -302,8 +270,7 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the last chunk if it is still due, and return whether it was. Raises InputError if an
-        earlier clean pass was interrupted, so that keys and values may be incomplete."""
+        """Run the clean pass of the last chunk if it is still due, and return whether it was."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a cache update was interrupted; continue from a saved "
@@ -318,7 +285,7 @@ class World:
         return True
 
     def _remember(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Run the clean pass for one prompt, which stores the keys and values of the finished latent `clean`."""
+        """Run the clean pass for one prompt, which stores the keys and values of the latent `clean`."""
         lane.history.keep = True
         try:
             self._predict(lane, chunk, clean, 0)

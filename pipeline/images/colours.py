@@ -1,4 +1,4 @@
-"""Colour conversion: images of any profile, gamma or primaries to sRGB, and video frames to and from BT.709."""
+"""Conversion of images from any colour profile to sRGB, and of video frames to and from BT.709."""
 
 import struct
 from io import BytesIO
@@ -14,13 +14,12 @@ PRIMARIES = {
     9: ((0.708, 0.292), (0.17, 0.797), (0.131, 0.046)),
     12: ((0.68, 0.32), (0.265, 0.69), (0.15, 0.06)),
 }
-"""The x and y chromaticities of red, green and blue by the number of the colour space in ITU-T H.273: BT.709 (1),
-BT.2020 (9) and Display P3 (12)."""
+"""The x, y chromaticities of red, green and blue by the code points of ITU-T H.273: BT.709, BT.2020 and Display P3."""
 HDR = {16: "PQ", 18: "HLG"}
-"""The transfer functions of high dynamic range, by their number in ITU-T H.273."""
+"""The transfer functions of high dynamic range, by their code points in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""Code points of ITU-T H.273: BT.709, and unspecified. For primaries, transfer functions and colour matrices the code
-points have the same meaning."""
+"""The code points of ITU-T H.273 for BT.709 and for unspecified values. They hold for primaries, transfer functions and
+matrices."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
@@ -29,16 +28,17 @@ MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
 """Pillow's image mode for each colour space of an ICC profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
 SAME = 1
-"""The tolerance, in steps of 8-bit values, for an RGB profile to count as sRGB. If the profile's conversion to sRGB
-changes no tested colour by more than this, the image is not converted."""
+"""A profile counts as sRGB if its conversion changes no tested 8-bit value by more than this."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 
 
 class Coding(NamedTuple):
-    """The colour coding of a PNG (cICP), AVIF or HEIF (nclx) file, as numbers of ITU-T H.273. `narrow` is True if black
-    is 16 and white is 235, as in video."""
+    """The colour coding of a PNG, AVIF or HEIF file in code points of ITU-T H.273.
+
+    narrow: whether black is 16 and white is 235.
+    """
 
     primaries: int
     transfer: int
@@ -54,25 +54,21 @@ def video_frame(pixels: np.ndarray) -> Any:
 
 
 def tag_bt709(stream: Any) -> None:
-    """Set the colour tags of a PyAV encoder's stream to BT.709; untagged, players assume BT.601 below 720 lines."""
+    """Set the colour tags of a PyAV encoder's stream to BT.709."""
     stream.colorspace = stream.color_primaries = stream.color_trc = BT709
     stream.color_range = 1
 
 
 def as_players_take(frame: Any) -> Any:
-    """Return a PyAV frame, tagged in place if it states no colour matrix. The tag is the matrix that players assume:
-    BT.709 from 1280 columns or 720 rows on. Smaller frames stay unspecified."""
+    """Tag a PyAV frame of HD size without a colour matrix as BT.709, in place, as players assume. Return the frame."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
 
 
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
-    """Return an opaque image converted to sRGB (mode RGB), and notes for the user on a profile that cannot be applied.
-
-    `source` is the image as it was opened, with its profile, EXIF data and PNG chunks. `coding` is the file's colour
-    coding, or None.
-    """
+    """Return an opaque image converted to sRGB (mode RGB), and notes for the user on missing or invalid profiles.
+    `source` is the image as opened."""
     notes: list[str] = []
     data = source.info.get("icc_profile") or described(source, coding)
     if data:
@@ -88,9 +84,8 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile for an image's colours, from the first description that it has: `coding` (unless HDR), gAMA
-    and cHRM of a PNG, or EXIF's mark of Adobe RGB. Return None for sRGB, and for an image without a description.
-    `source` is the image as it was opened."""
+    """Return an ICC profile of the colours that an opened image states without having a profile. Return None for sRGB
+    and without a description."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -106,7 +101,7 @@ def described(source: Image.Image, coding: Coding | None) -> bytes | None:
 
 
 def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> bytes | None:
-    """Return an ICC profile from a PNG's gAMA (`gamma`) and cHRM (`chromaticity`); None for sRGB and invalid values."""
+    """Return the ICC profile of a PNG's gAMA and cHRM, or None for sRGB and invalid values."""
     exponent = 1 / gamma if gamma and 0.05 < gamma < 5 else USUAL_GAMMA
     usual = abs(exponent - USUAL_GAMMA) < GAMMA_TOLERANCE
     if chromaticity is None or len(chromaticity) != 8:
@@ -141,8 +136,8 @@ def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
 
 
 def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[float, float] = D65) -> bytes:
-    """Return the bytes of an ICC 2.1 profile for x, y chromaticities `primaries` (red, green, blue) and `white`. The
-    curve is a power function with the exponent `gamma`, or sRGB's curve if `gamma` is None."""
+    """Return the bytes of an ICC 2.1 profile for x, y chromaticities. `gamma` is the exponent of the curve; None means
+    sRGB's curve."""
     columns = _xyz(primaries, white).T
     values = np.linspace(0, 1, 1024)
     light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
@@ -172,7 +167,6 @@ def _xyz_tag(values: np.ndarray) -> bytes:
 
 
 def _packed(tags: dict[bytes, bytes]) -> bytes:
-    """Return the bytes of an ICC profile with these tags, each padded to a multiple of four bytes."""
     start = 128 + 4 + 12 * len(tags)
     table, body = b"", b""
     for name, data in tags.items():
@@ -184,7 +178,7 @@ def _packed(tags: dict[bytes, bytes]) -> bytes:
 
 
 def coding_of(head: bytes) -> Coding | None:
-    """Return the colour coding stated in the first bytes `head` of a PNG, AVIF or HEIF file, or None."""
+    """Return the colour coding in the first bytes of a PNG, AVIF or HEIF file, or None."""
     if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
         return Coding(head[at + 4], head[at + 5], head[at + 7] == 0)
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:

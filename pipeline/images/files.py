@@ -1,4 +1,4 @@
-"""Reading of image files for the nodes, the command and the live page: upright, in sRGB, opaque, 8 bits per channel."""
+"""Image files read as upright, opaque sRGB pixels with 8 bits per channel."""
 
 from io import BytesIO
 from pathlib import Path
@@ -12,28 +12,27 @@ from ...fields import Reported
 from .colours import HDR, HEAD, Coding, coding_in_profile, coding_of, in_srgb
 
 BACKGROUND = 255
-"""The grey level, white, on which transparent images are composited, as in browsers."""
+"""The grey level on which transparent images are composited: white, as in browsers."""
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
 SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 """The numbers of the TIFF tags NewSubfileType, PhotometricInterpretation and DNGVersion."""
 BITS, LARGEST = 258, (341, 281)
-"""The numbers of the TIFF tags BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
+"""The numbers of the TIFF tags BitsPerSample, and of SMaxSampleValue and MaxSampleValue."""
 DARK = 17
-"""A 16-bit image seems to hold unscaled 12-bit values if all its values, converted to 8 bits, are below this limit."""
+"""A 16-bit image without an 8-bit value of at least this seems to have unscaled 12-bit values."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
 class Picture(NamedTuple):
-    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user on fields of the file that changed the pixels
-    or were ignored."""
+    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user on changed or ignored content."""
 
     pixels: np.ndarray
     notes: tuple[str, ...]
 
 
 def open_picture(source: str | Path | BytesIO) -> Image.Image:
-    """Open an image file with Pillow. The package pillow-heif opens HEIC files, and AVIF files if Pillow is too old.
-    Raises InputError if pillow-heif is needed and missing. Other errors are Pillow's."""
+    """Open an image file with Pillow, and with pillow-heif where Pillow cannot. Raises InputError if pillow-heif is
+    missing."""
     try:
         return Image.open(source)
     except Image.UnidentifiedImageError as error:
@@ -52,11 +51,8 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
 
 
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels of an image as browsers show it, upright, in sRGB and on white, and notes for the user.
-
-    `head` has the first bytes of the image's file. 16-bit grey is scaled to 8 bits. Raises InputError for 32-bit or
-    floating-point pixels, for 16-bit colours with a white below 65535, and for raw files of cameras.
-    """
+    """Return an image's pixels as browsers show them. `head` has the file's first bytes. Raises InputError for pixels
+    that cannot be converted to 8 bits."""
     _refuse_other_pixels(image, head)
     coding = coding_of(head)
     notes = _coding_notes(coding or coding_in_profile(image.info.get("icc_profile") or b""))
@@ -78,8 +74,6 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for pixels that cannot be converted to 8 bits. These are floating-point and 32-bit pixels, in
-    which the value of white is unknown, 16-bit colours with a white below 65535, and raw files of cameras."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
@@ -92,13 +86,12 @@ def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
 
 
 def _tag(image: Image.Image, number: int) -> Any:
-    """Return the value of tag `number` in a TIFF file, or None for other files and for a missing tag."""
+    """Return a TIFF tag's value, or None for other files and without the tag."""
     return getattr(image, "tag_v2", {}).get(number) if image.format == "TIFF" else None
 
 
 def _white(image: Image.Image) -> int:
-    """Return the value of white in a 16-bit image. If a TIFF file states 9 to 15 bits, or the largest value of 9 to 15
-    bits, this value is 2^bits - 1. Otherwise it is 65535."""
+    """Return the value of white in a 16-bit image: 65535, unless a TIFF tag states 9 to 15 bits."""
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
@@ -109,8 +102,7 @@ def _has_16_bits(image: Image.Image, head: bytes) -> bool:
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:
-    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W] (None: opaque). `white` is the value
-    of white. If `white_is_0`, the values are inverted: 0 is white, and `white` is black."""
+    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W] (None: opaque)."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
     values = white - values if white_is_0 else values
@@ -124,11 +116,8 @@ def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
 
 
 def picture_of(path: Path) -> Picture:
-    """Return the pixels of an image file as browsers show it, uint8 RGB [H, W, 3], and notes for the user.
-
-    Each note names the file and a field that changed the pixels or was ignored. Of several images the first is read.
-    Raises InputError for unsupported pixels or a missing pillow-heif, and Pillow's errors for an unreadable file.
-    """
+    """Return the pixels of an image file, the first image of several, with notes that name the file. Raises InputError
+    for unsupported pixels."""
     with open_picture(path) as opened:
         try:
             pixels, notes = pixels_of(opened)
@@ -140,17 +129,15 @@ def picture_of(path: Path) -> Picture:
 
 
 def pixels_of(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels and notes of an image that Pillow has opened or made, with the errors of `read_pixels`. `head`
-    has the first bytes of the image's file. If Pillow opened a file by name, the notes begin with this name, and `head`
-    is read from the file."""
+    """Return the pixels of an image that Pillow has opened, with notes that name its file. `head` has the file's first
+    bytes if Pillow knows no path."""
     file = str(getattr(image, "filename", ""))
     pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else head)
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Return the image in a mode (RGB, grey, CMYK or Lab) to which a colour profile can apply. Alpha is dropped, not
-    blended; `read_pixels` blends the colours over white later."""
+    """Return the image in a mode to which a colour profile can apply. Alpha is dropped, not blended."""
     if image.mode in ("RGB", "L", "CMYK", "LAB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")
