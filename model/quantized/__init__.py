@@ -1,2 +1,1 @@
-"""Quantized weights in 4 and 8 bits: their formats, and the parameters that decode them. `weights/quantized.py` finds
-quantized weights in files."""
+"""Quantized weights in 4 and 8 bits: their formats, and the parameters that decode them."""

@@ -1,5 +1,5 @@
-"""GGML's block formats as a layout of comfy_kitchen's QuantizedTensor. Import this module through
-`parameters.load_block_layout()`, because it needs comfy_kitchen."""
+"""GGML's block formats as a layout of comfy_kitchen's QuantizedTensor; import through
+`parameters.load_block_layout()`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +18,11 @@ BLOCKS = "LingBotGGML"
 
 @dataclass(frozen=True)
 class BlockParams(BaseLayoutParams):
-    """The format `kind` and the shape of a weight in GGML's blocks. `scale` is always 1, because the blocks contain
-    their own scales.
+    """The format and shape of a weight in GGML's blocks. `scale` is always 1: the blocks contain their scales.
 
-    If `transposed` is True, the tensor is the transpose of the stored weight. `orig_shape` is then the shape of the
-    transpose, but the order of the bytes stays that of the stored weight.
+    kind: the format's name in `ggml.BLOCKS`.
+    transposed: whether the tensor is the stored weight's transpose.
+    orig_shape: the tensor's shape; the bytes keep the stored weight's order.
     """
 
     kind: str = "Q4_0"
@@ -34,7 +34,7 @@ class BlockParams(BaseLayoutParams):
 
 
 class BlockLayout(PlainLayout):
-    """The layout of weights in GGML's blocks. Decoding uses our Triton kernel on a GPU, else plain torch."""
+    """The layout of weights in GGML's blocks, decoded by a Triton kernel on a GPU, else in plain torch."""
 
     Params = BlockParams
 
@@ -65,8 +65,8 @@ register_layout_class(BLOCKS, BlockLayout)
 
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy, in the format `kind` of
-    `ggml.BLOCKS`. The tensor reports `dtype` as its dtype."""
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. `kind` is a format of `ggml.BLOCKS`;
+    `dtype` is the dtype that the tensor reports."""
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)

@@ -1,9 +1,4 @@
-"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch, with the same bits as bitsandbytes.
-
-A weight is stored as its flat values in row-major order, two in a byte, the first in the high nibble. Each nibble is an
-index into a table of 16 values (`code`). Every `blocksize` values share a scale (`absmax`). With double quantization
-the scales are bytes: `absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`.
-"""
+"""bitsandbytes' 4-bit formats, NF4 and FP4, in plain torch, with the same bits as bitsandbytes."""
 
 import json
 import math
@@ -45,11 +40,12 @@ _SUMS = 1 / 16
 
 
 class Scales(NamedTuple):
-    """The table `code` of 16 values and the scales of a 4-bit weight: `absmax` has one for each `blocksize` values.
+    """The scales of a 4-bit weight. A nibble is an index into `code`; each block of `blocksize` values has a scale.
 
-    With double quantization, `absmax` is uint8, and the other fields decode it. Without double quantization,
-    `nested_code`, `nested_absmax` and `offset` are None, and `nested_blocksize` is unused. All tensors except a uint8
-    `absmax` are float32.
+    code: the table of 16 values, float32.
+    absmax: the scales, float32, or uint8 with double quantization.
+    nested_code, nested_absmax, offset: decode a uint8 `absmax`; None without double quantization.
+    nested_blocksize: the number of scales that share a value of `nested_absmax`.
     """
 
     absmax: Tensor
@@ -70,8 +66,7 @@ class Scales(NamedTuple):
 
 
 def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as bitsandbytes. `packed` (uint8, any
-    shape) holds two values in a byte. The float32 product of value and scale is rounded once."""
+    """Return a 4-bit weight of `shape`, decoded to `dtype`. `packed` is uint8 of any shape, two values in a byte."""
     count, packed = math.prod(shape), packed.reshape(-1)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
         values = _decode_blocks(packed, _pairs(scales.code), scales.block_scales(), scales.blocksize)
@@ -83,11 +78,8 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
-
-    `packed` (uint8) holds two values in a byte. A row's scale is the largest magnitude that values of its blocks can
-    have, divided by the largest number of `dtype`. A block must not span several rows.
-    """
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. A block must not span
+    several rows."""
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
     scaled = scales._replace(absmax=(per_row * row_scales.reciprocal()).view(-1), nested_absmax=None)
@@ -96,8 +88,7 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return the rows `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in]. If the width `in`
-    is a multiple of the block size, only these rows are decoded, otherwise the full weight is."""
+    """Return the rows `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in]."""
     height, width = shape
     if width % scales.blocksize:
         return decode(packed, scales, shape, torch.float32)[rows]
@@ -112,8 +103,7 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
-    """Return the sum of the squared differences between a weight and its 4-bit encoding, computed in float32, part by
-    part."""
+    """Return the sum of the squared differences between a weight and its 4-bit encoding."""
     flat, error = weight.detach().reshape(-1), 0.0
     for start, values in _decoded_parts(packed.view(-1), scales, flat.numel(), _encoded_at_a_time(weight)):
         error += values.sub_(flat[start : start + values.numel()]).square_().sum().item()
@@ -121,7 +111,7 @@ def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
 
 
 def squared_sum(weight: Tensor) -> float:
-    """Return the sum of the squares of a weight's values, computed in float32, part by part."""
+    """Return the sum of the squares of a weight's values."""
     flat = weight.detach().reshape(-1)
     return sum(part.float().square().sum().item() for part in flat.split(_encoded_at_a_time(weight)))
 
@@ -131,21 +121,19 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return a look-up table, int64 [256], from a byte to the two float32 values that it encodes. The bits of both
-    values form one int64. On a CPU one look-up for a byte is faster than one for each value."""
+    """Return a look-up table, int64 [256], from a byte to the bits of its two float32 values."""
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Return the first indices of the parts in which `count` values are processed, and the length of all parts except
-    the last. A part contains full blocks and bytes. All parts except the last have at least `at_a_time` values."""
+    """Return the first index of each part of `count` values, and the parts' length. Parts contain full blocks and
+    bytes."""
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 
 
 def _decoded_parts(packed: Tensor, scales: Scales, count: int, at_a_time: int) -> Iterator[tuple[int, Tensor]]:
-    """Decode a weight of `count` 4-bit values by parts, and yield each part's first index and float32 values. All parts
-    except the last have at least `at_a_time` values."""
+    """Decode `count` 4-bit values by parts, and yield each part's first index and float32 values."""
     pairs, per_block, blocksize = _pairs(scales.code), scales.block_scales(), scales.blocksize
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
@@ -170,20 +158,14 @@ def encode(
     search: bool = False,
     sums: float = _SUMS,
 ) -> tuple[Tensor, Scales]:
-    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales, on the weight's device.
+    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales, on the weight's device. Without
+    `search`, the bytes equal bitsandbytes'.
 
-    quant_type: the table of values, "nf4" or "fp4". Each value is divided by the scale of its block, and rounded to the
-    nearest value of the table.
-    blocksize: the number of values in a block. Without `search`, a block's scale is its largest magnitude.
-    nested: whether the scales are quantized to bytes. Their mean is subtracted first. The rest is divided by the
-    largest magnitude in a block of scales, and rounded to a table of 256 values.
-    search: whether several scales are tried for each block, including negative ones. The scale with the least error is
-    used, which lowers the error by 9 %. Values are then rounded with the scale as stored, after its own quantization.
-    The format is the same.
-    sums: the weight of the second term of the error that `search` compares. The first term is the sum of the block's
-    squared errors. The second is the square of the sum of the block's errors.
-
-    Without `search`, all bytes equal those of `bitsandbytes.functional.quantize_4bit`.
+    blocksize: the number of values that share a scale.
+    nested: whether the scales are quantized to 8 bits.
+    quant_type: "nf4" or "fp4".
+    search: whether to try several scales for each block, including negative ones.
+    sums: the weight of the block's squared sum of errors in the search.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -215,7 +197,6 @@ def _scales(absmax: Tensor, code: Tensor, blocksize: int, nested: bool) -> Scale
 
 
 def _blocks(flat: Tensor, blocksize: int) -> Tensor:
-    """Return a 1-D tensor of values as float32 [blocks, blocksize]; the last block is padded with zeros."""
     return pad(flat.float(), (0, -flat.numel() % blocksize)).view(-1, blocksize)
 
 
@@ -224,9 +205,7 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return, as uint8, the index in `code` of the value that is nearest to each value of `flat` (1-D) after division
-    by its block's scale. With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as
-    bitsandbytes does on a CPU."""
+    """Return, as uint8, the index in `code` of the value nearest to each of `flat` divided by its block's scale."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -240,12 +219,7 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return the scale with the least error (see `encode`) for each block [blocks, blocksize]; 0 for a block of zeros.
-    `table` is the result of `_nearest_table`.
-
-    Several scales are tried. With each, a block is rounded to values of the table. The candidate is the scale that is
-    best for these values, and its error is compared.
-    """
+    """Return the scale with the least error for each block [blocks, blocksize]; 0 for a block of zeros."""
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):
@@ -259,24 +233,20 @@ def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
 
 
 def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-    """Return the values of the code to which `blocks` [blocks, blocksize] round after division by `scales` [blocks].
-    `table` is the result of `_nearest_table`."""
     half = table.numel() // 2
     index = (blocks * _inverse(scales)).clamp_(-1, 1).mul_(half).round_().add_(half).to(torch.int32)
     return table.index_select(0, index.view(-1)).view(blocks.shape)
 
 
 def _nearest_table(code: Tensor) -> Tensor:
-    """Return a look-up table, float32 [8193], for rounding to the values in `code`. Entry i is the value that is
-    nearest to -1 + i / 4096. A look-up is several times faster than a search among 16 values, and precise enough to
-    compare scales."""
+    """Return a look-up table, float32 [8193]: entry i is the value in `code` nearest to -1 + i / 4096."""
     ordered = code.sort().values
     return ordered[torch.bucketize(torch.linspace(-1, 1, 8193, device=code.device), (ordered[:-1] + ordered[1:]) / 2)]
 
 
 @cache
 def _dynamic_map() -> Tensor:
-    """Return the table of bitsandbytes' signed dynamic 8-bit format (arXiv:1511.04561) for scales, float32 [256]."""
+    """Return bitsandbytes' signed dynamic 8-bit table (arXiv:1511.04561), float32 [256]."""
     values = [0.0, 1.0]
     for exponent in range(7):
         edges = torch.linspace(0.1, 1, 2**exponent + 1)
@@ -286,9 +256,11 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names. These are the
-    tensors of `scales`, and a uint8 tensor of JSON text. The JSON contains the other fields of `scales`, `shape`,
-    `quant_type` ("nf4" or "fp4") and the `dtype` before quantization."""
+    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names.
+
+    quant_type: "nf4" or "fp4".
+    dtype: the weight's dtype before quantization.
+    """
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

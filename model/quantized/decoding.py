@@ -1,4 +1,4 @@
-"""Decoding of quantized weights, and conversion to 8 bits, by a Triton kernel on a GPU, else in plain torch."""
+"""Decoding of quantized weights and conversion to 8 bits, by Triton on a GPU, else in plain torch."""
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torc
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` (uint8)
-    holds two values in a byte. If a block spans several rows, the weight is decoded to float32 first."""
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` is uint8,
+    two values in a byte."""
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()

@@ -1,9 +1,4 @@
-"""Decoding of GGUF files' block formats in plain torch, with the same bits as the gguf library's `dequantize`.
-
-A weight is stored as row-major flat values, in blocks of 32 or 256. A block contains its scales, in float16 and in
-integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Computation is in float32 without fused multiply-add, because
-a product must be rounded before a sum.
-"""
+"""GGUF files' block formats, decoded in plain torch with the same bits as the gguf library."""
 
 import math
 from collections.abc import Callable
@@ -13,11 +8,11 @@ import torch
 from torch import Tensor
 
 _DECODED_AT_A_TIME = 1 << 22
-"""Weights are decoded to float32 in parts of at most this many values."""
+"""The most values that are decoded to float32 at a time."""
 
 
 class BlockFormat(NamedTuple):
-    """The size of a block: its number of values and its number of bytes."""
+    """The number of values and of bytes in a block."""
 
     values: int
     nbytes: int
@@ -35,12 +30,11 @@ BLOCKS = {
     "Q5_K": BlockFormat(256, 176),
     "Q6_K": BlockFormat(256, 210),
 }
-"""The block sizes of the supported formats, by GGML's names."""
+"""The block size of each supported format, by GGML's name."""
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype` from blocks `packed` (uint8, any shape) of the format `kind`. The
-    float32 values are rounded once."""
+    """Return a weight of `shape`, decoded to `dtype`. `packed` is blocks of the format `kind`, uint8 of any shape."""
     count, block, decode_blocks = math.prod(shape), BLOCKS[kind], _DECODERS[kind]
     blocks = packed.reshape(-1, block.nbytes)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
@@ -53,8 +47,7 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 
 
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return the rows `rows` (int64 [n]) of a weight of `shape` [out, in] as float32 [n, in]. If the width `in` is a
-    multiple of the block size, only these rows are decoded, otherwise the full weight is."""
+    """Return the rows `rows` (int64 [n]) of a weight of `shape` [out, in], as float32 [n, in]."""
     height, width = shape
     if width % BLOCKS[kind].values:
         return decode(packed, kind, shape, torch.float32)[rows]
@@ -67,33 +60,26 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Return the numbers of `bits` bits that are packed in `values` (uint8 [blocks, bytes]), as uint8 [blocks,
-    numbers].
-
-    Each group of `group` bytes is unpacked by itself: first the numbers in the lowest bits of all its bytes, then those
-    in the next bits, and so on.
-    """
+    """Unpack `bits`-bit numbers, uint8 [blocks, numbers]. Each `group` bytes give first their lowest bits, then the
+    next."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
 
 
 def _single_bits(values: Tensor) -> Tensor:
-    """Return the 32 bits of each block's four bytes `values` (uint8 [blocks, 4]), as uint8 [blocks, 32]. A byte's
-    lowest bit comes first."""
+    """Return the bits of four bytes per block, uint8 [blocks, 32], each byte's lowest bit first."""
     shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
     return ((values.unsqueeze(-1) >> shifts) & 1).reshape(len(values), -1)
 
 
 def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tensor:
-    """Return each value times its group's scale, minus its group's minimum `least`, as float32 [blocks, values]."""
     groups = values.float().reshape(len(values), scales.shape[1], -1) * scales.unsqueeze(-1)
     return (groups if least is None else groups - least.unsqueeze(-1)).reshape(len(values), -1)
 
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
-    """Return the 32 5-bit values of each block, as uint8 [blocks, 32]. From byte `at` on, a block has the highest bits
-    of all values in 4 bytes, and then the lower four bits in 16 bytes."""
+    """Return each block's 5-bit values, uint8 [blocks, 32]: 4 bytes of highest bits, then 16 bytes of lower bits."""
     return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 
@@ -111,7 +97,7 @@ def _q3_k(blocks: Tensor) -> Tensor:
 
 
 def _six_bit_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scales and minima of the groups in blocks of Q4_K or Q5_K, float32 [blocks, 8] each."""
+    """Return the scales and minima of the groups in Q4_K or Q5_K blocks, float32 [blocks, 8] each."""
     scales, least, rest = blocks[:, 4:16].split(4, 1)
     scales = torch.cat([scales & 63, (rest & 15) | ((scales >> 2) & 48)], 1).float()
     least = torch.cat([least & 63, (rest >> 4) | ((least >> 2) & 48)], 1).float()

@@ -1,12 +1,5 @@
-"""bitsandbytes' 4-bit formats as layouts of comfy_kitchen's QuantizedTensor.
-
-Import this module through `parameters.load_layouts()`, because it needs comfy_kitchen. bitsandbytes decodes weights in
-the layout NATIVE, and plain torch decodes weights in the layout PLAIN. torch's compile cache distinguishes quantized
-tensors only by the name and fields of the layout, so one layout cannot serve both.
-
-bitsandbytes' own modules are not used: Linear4bit repacks weights in place on some CPUs, and Params4bit loses its state
-on clone and detach.
-"""
+"""bitsandbytes' 4-bit formats as layouts of comfy_kitchen's QuantizedTensor; import through
+`parameters.load_layouts()`."""
 
 import dataclasses
 import importlib
@@ -35,6 +28,7 @@ from .decoding import recode
 
 log = logging.getLogger(__name__)
 
+# Two layouts, because torch's compile cache distinguishes quantized tensors only by the name and fields of the layout.
 NATIVE = "LingBotNF4"
 PLAIN = "LingBotNF4Plain"
 
@@ -45,8 +39,7 @@ _BITSANDBYTES_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @cache
 def bitsandbytes_functional() -> Any:
-    """Return the module bitsandbytes.functional, or None if it is missing or has no library for the installed CUDA. The
-    reason for None is logged once."""
+    """Return the module bitsandbytes.functional, or None if it is missing or lacks a library for the installed CUDA."""
     # On CPUs with AVX512-BF16 it warns about an optional package that is unused here.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
@@ -65,11 +58,12 @@ def bitsandbytes_functional() -> Any:
 
 @dataclass(frozen=True)
 class FourBitParams(BaseLayoutParams):
-    """The scales, format and shape of a 4-bit weight. `scale` is the tensor that bitsandbytes calls absmax.
-    `state_dtype` is the weight's dtype before quantization.
+    """The scales, format and shape of a 4-bit weight.
 
-    If `transposed` is True, the tensor is the transpose of the stored weight. `orig_shape` is then the shape of the
-    transpose, but the order of the bytes stays that of the stored weight.
+    scale: bitsandbytes' absmax.
+    state_dtype: the weight's dtype before quantization.
+    transposed: whether the tensor is the stored weight's transpose.
+    orig_shape: the tensor's shape; the bytes keep the stored weight's order.
     """
 
     code: Tensor
@@ -131,8 +125,8 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """Return the tensors that bitsandbytes saves for a weight, by the suffixes of their names. The packed weight
-        has the suffix "". The others are those of `codec.components`."""
+        """Return the tensors that bitsandbytes saves for a weight, by the suffixes of their names: "" for the packed
+        weight."""
         return {
             "": qdata,
             **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),
@@ -140,8 +134,8 @@ class PlainLayout(QuantizedLayout):
 
 
 class NativeLayout(PlainLayout):
-    """The layout of 4-bit weights that bitsandbytes decodes. Plain torch decodes them on devices and in dtypes that
-    bitsandbytes does not support."""
+    """The layout of 4-bit weights that bitsandbytes decodes, or plain torch where bitsandbytes lacks the device or
+    dtype."""
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
@@ -173,16 +167,12 @@ def four_bit_tensor(
     state_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. `packed` and `scales` may be views
-    of a mapped file or slices of a GPU buffer.
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. bitsandbytes decodes it if possible.
 
     quant_type: "nf4" or "fp4".
-    standard_code: whether `scales.code` is the usual table of `quant_type`, the only one that bitsandbytes can use.
-    state_dtype: the weight's dtype before quantization, which `state_dict` saves.
+    standard_code: whether `scales.code` is the usual table of `quant_type`.
+    state_dtype: the weight's dtype before quantization.
     dtype: the dtype that the tensor reports.
-
-    bitsandbytes decodes the tensor (NativeLayout) if `bitsandbytes_functional` finds it, `standard_code` is True, and
-    rows consist of full blocks. Otherwise plain torch decodes it (PlainLayout).
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
@@ -193,9 +183,12 @@ def four_bit_tensor(
 def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor over `values` in one of comfy_kitchen's own layouts, without a copy. The tensor reports
-    `dtype` as its dtype. `shape` is the weight's shape, by default that of `values`. `fields` are the other fields of
-    the layout's Params."""
+    """Return a QuantizedTensor over `values` in one of comfy_kitchen's layouts, without a copy.
+
+    dtype: the dtype that the tensor reports.
+    shape: the weight's shape, by default that of `values`.
+    fields: the other fields of the layout's Params.
+    """
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
@@ -227,8 +220,7 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype to which a quantized operand in `args` is decoded: the dtype of the last operand that is not
-    quantized. If all are quantized, return the dtype that the last operand reports."""
+    """Return the dtype of the last unquantized operand, or the last operand's dtype if all are quantized."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

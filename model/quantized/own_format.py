@@ -1,8 +1,4 @@
-"""Matrix products of weights in NVFP4 or MXFP8 with inputs in the same format, by comfy-kitchen.
-
-These products need a GPU with instructions for the formats (choice/table.py). On other GPUs the weights are decoded or
-converted to 8 bits, as in ops/linear_8bit.py.
-"""
+"""Matrix products of weights in NVFP4 or MXFP8 with inputs in the same format, by comfy-kitchen."""
 
 from __future__ import annotations
 
@@ -24,8 +20,7 @@ LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCo
 """The names of comfy-kitchen's layouts, by the format of the weight."""
 FORMATS = {layout: form for form, layout in LAYOUTS.items()}
 WORST: dict[Work, float] = {"nvfp4": 0.2, "mxfp8": 0.05}
-"""A product passes the accuracy test if its relative RMS error is below this limit, which is about twice the input's
-rounding error."""
+"""The largest relative RMS error of a product that passes the accuracy test, by the format of the weight."""
 
 
 class OwnFormatLayer:
@@ -41,17 +36,16 @@ class OwnFormatLayer:
 
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
-    """Return a linear layer that multiplies in the weight's format. Return None if the weight is not a LayoutParameter
-    or `multiplies` returns False."""
+    """Return a linear layer that multiplies in the weight's format, or None if the GPU cannot or the weight has another
+    format."""
     if not isinstance(weight, LayoutParameter) or not multiplies(weight.layout_name, weight.device, dtype):
         return None
     return OwnFormatLayer(weight, bias, dtype)
 
 
 def multiplies(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether a GPU multiplies weights of comfy_kitchen's `layout` in their own format, with results in `dtype`.
-    True if the layout is NVFP4 or MXFP8, `dtype` is bf16 or fp16, and comfy-kitchen's kernel passes its accuracy test
-    on the GPU."""
+    """Return whether the GPU multiplies weights of comfy_kitchen's `layout` in the layout's format, with results in
+    `dtype`."""
     form = FORMATS.get(layout)
     return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 
@@ -63,8 +57,8 @@ def _computes(form: Work, device: torch.device) -> bool:
 
 @on_its_gpu
 def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen. x is
-    quantized to the weight's format. Raises RuntimeError if comfy-kitchen would use plain torch on this GPU."""
+    """Return x [tokens, in] times the transposed weight [out, in], plus bias, by comfy-kitchen. Raise RuntimeError if
+    comfy-kitchen has no kernel for this GPU."""
     kitchen, form, own = import_module("comfy_kitchen"), FORMATS[weight.layout_name], weight.fields
     values, params = _layout(form).quantize(x.contiguous())
     arguments: dict[str, Any] = {"a": values, "b": weight.data, "bias": bias, "out_dtype": dtype}
@@ -80,7 +74,7 @@ def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: t
 
 
 def plainly(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the result of `by_kitchen` in plain torch: x, rounded to the weight's format, times the decoded weight."""
+    """Return the result of `by_kitchen`, computed in plain torch."""
     form = FORMATS[weight.layout_name]
     rounded = _encoded(x.float(), form).decode(torch.float32)[: len(x)]
     made = F.linear(rounded, weight.decode(torch.float32), None if bias is None else bias.float())
@@ -95,7 +89,7 @@ def _layout(form: Work) -> Any:
 
 
 def _encoded(x: Tensor, form: Work) -> LayoutParameter:
-    """Return the matrix x [rows, columns] quantized to the format `form`. Rows of zeros may follow as padding."""
+    """Return a matrix, quantized to the format `form`; rows of zeros may follow as padding."""
     layout = _layout(form)
     values, params = layout.quantize(x)
     fields = {"scale": params.scale} | ({"block_scale": params.block_scale} if form == "nvfp4" else {})

@@ -1,4 +1,4 @@
-"""Quantized weights as torch Parameters that hold the weight's bytes and scales, and decode them on demand."""
+"""Quantized weights as torch Parameters that are decoded on demand."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,20 +20,16 @@ from .decoding import decode_blocks, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base class of quantized weights outside ComfyUI. In ComfyUI quantized weights are QuantizedTensors instead.
-    This module imports neither comfy_kitchen nor bitsandbytes until they are needed, because the imports take six
-    seconds."""
+    """The base class of quantized weights outside ComfyUI. In ComfyUI quantized weights are QuantizedTensors."""
 
     _rotates = True
-    """Whether `recode(rotated=True)` rotates the weight. If False, it ignores `rotated`. 4-bit and GGML weights are not
-    rotated: a rotation in every forward costs more than it gains, because their own rounding is coarse."""
+    """Whether `recode(rotated=True)` rotates the weight; if False, `recode` ignores `rotated`."""
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Make `decode` and `recode` cache their results from now on. One result is cached for each dtype, and another
-        if `recode` rotates the weight. Results cached earlier are dropped. If `place` (a part of a larger tensor) is
-        not None, each result is copied there and returned as a view of the larger tensor."""
+        """Make `decode` and `recode` cache their results from now on, and drop earlier ones. With `place`, the results
+        lie in a larger tensor."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -41,8 +37,8 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, False, self._decode)
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row. If `rotated`
-        and the format allows it, the result is a Rotated weight in int8. The result is cached if `keep` was called."""
+        """Return the weight in int8 or float8_e4m3fn, with a scale for each row. With `rotated`, the result is Rotated
+        if the format allows rotation."""
         return self._kept_or_made(dtype, rotated, self._rotate if rotated else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -63,15 +59,15 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """A part of a larger tensor, reserved for the cached result of one weight. The larger tensor has such parts for
-    several weights of the same shape, one after the other, so that a single matrix product can use all weights."""
+    """A part of a larger tensor, reserved for one weight's decoded result. Weights in adjacent parts can use one
+    product."""
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
 
     def put(self, made: T) -> T:
-        """Copy a decoded or 8-bit weight [out, in] to the reserved part of the larger tensor, and return the copy.
-        Raises ValueError if the weight's shape differs from that of the larger tensor's parts."""
+        """Copy a decoded or 8-bit weight to the reserved part and return the copy. Raise ValueError if the shape
+        differs from the other parts'."""
         if isinstance(made, EightBit):
             kind = type(made)
             values, scales = made.values, made.scales.view(-1, 1)
@@ -91,16 +87,14 @@ class SharedPart:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """Make `weights`, which have the same shape, cache their results (see `DecodedParameter.keep`) in adjacent memory,
-    so that one matrix product can use all of them."""
+    """Make weights of equal shape cache their results in adjacent memory, so that one matrix product can use all."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(SharedPart(number, len(weights), together))
 
 
 class WideParameter(DecodedParameter):
-    """A weight stored in 16 or more bits. `recode` quantizes it to 8 bits. `decode` converts only the dtype, and never
-    caches its result, even after `keep`."""
+    """A weight stored in 16 or more bits. `recode` quantizes it; the result of `decode` is never cached."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
@@ -118,7 +112,7 @@ class WideParameter(DecodedParameter):
 
 
 class FourBitParameter(DecodedParameter):
-    """A 4-bit weight of packed bytes and their scales, decoded to the same bits as by bitsandbytes."""
+    """A 4-bit weight of packed bytes and scales."""
 
     _rotates = False
     scales: Scales
@@ -126,8 +120,7 @@ class FourBitParameter(DecodedParameter):
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
-        """Return a parameter of `shape` over the bytes `packed` (uint8) and their `scales`, without a copy. The tensors
-        may be views of a mapped file or slices of a GPU buffer."""
+        """Return a parameter of `shape` over the bytes `packed` (uint8) and their scales, without a copy."""
         parameter = torch.Tensor._make_subclass(cls, packed, False)
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
@@ -141,22 +134,21 @@ class FourBitParameter(DecodedParameter):
 
 
 class ScaledParameter(DecodedParameter):
-    """A float8 or int8 weight with a single scale, with one scale for each row, or without a scale. Decoding is as in
-    ComfyUI: float8 is multiplied by the scale in the target dtype, int8 in float32."""
+    """A float8 or int8 weight with a single scale, a scale for each row, or none."""
 
     scale: Tensor | None
 
     @classmethod
     def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
-        """Return a parameter over the 8-bit `values` [out, in] and their `scale`, without a copy. `scale` is a single
-        number, [out, 1], or None. Both may be views of a mapped file or slices of a GPU buffer."""
+        """Return a parameter over the 8-bit values [out, in], without a copy. `scale` is a single number, [out, 1], or
+        None."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.scale = scale
         return parameter
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in the 8-bit `dtype`, with a scale for each row. If the stored values have this dtype and
-        `rotated` is False, the result contains the stored values, and is not cached even after `keep`."""
+        """Return the weight in the 8-bit `dtype`, with a scale for each row. Stored values of that dtype are neither
+        copied nor cached."""
         return self._recode(dtype) if self.dtype == dtype and not rotated else super().recode(dtype, rotated)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -167,8 +159,7 @@ class ScaledParameter(DecodedParameter):
 
 
 class BlockParameter(DecodedParameter):
-    """A weight in GGML's blocks: the bytes from a GGUF file, their format `kind` and the weight's shape. Decoding gives
-    the float32 values of the gguf library, rounded once."""
+    """A weight in GGML's blocks."""
 
     _rotates = False
     kind: str
@@ -186,9 +177,7 @@ class BlockParameter(DecodedParameter):
 
 
 class LayoutParameter(DecodedParameter):
-    """A weight in one of comfy_kitchen's layouts: its values, and the other fields of the layout's `Params` class. If
-    the file's weight is already rotated in groups of GROUP columns, `recode(rotated=True)` returns the stored
-    values."""
+    """A weight in one of comfy_kitchen's layouts, with the other fields of the layout's Params."""
 
     layout_name: str
     weight_shape: tuple[int, ...]
@@ -196,7 +185,7 @@ class LayoutParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
-        """Return a parameter of `shape` over the quantized `values` of comfy_kitchen's layout `layout`, without a copy.
+        """Return a parameter of `shape` over quantized values in comfy_kitchen's layout `layout`, without a copy.
         `fields` are the other fields of the layout's Params."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
@@ -227,8 +216,7 @@ class LayoutParameter(DecodedParameter):
 
 
 def load_layouts() -> ModuleType:
-    """Import and return the module `layouts`, which takes a second the first time. Raises DependencyError if
-    comfy-kitchen cannot be imported."""
+    """Import and return the module `layouts`. Raise DependencyError if comfy-kitchen cannot be imported."""
     require("comfy_kitchen.tensor", "comfy-kitchen packaging")
     from . import layouts
 
@@ -236,7 +224,7 @@ def load_layouts() -> ModuleType:
 
 
 def load_block_layout() -> ModuleType:
-    """Import and return the module `block_layout`. Raises DependencyError if comfy-kitchen cannot be imported."""
+    """Import and return the module `block_layout`. Raise DependencyError if comfy-kitchen cannot be imported."""
     load_layouts()
     from . import block_layout
 
@@ -244,13 +232,9 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return `tensor` as a Parameter without gradient, over the same memory.
-
-    A QuantizedTensor is returned itself, with `_is_param` set in place, so that modules register it as a Parameter.
-    Here `Parameter(tensor)` would call comfy_kitchen's detach, which copies the scales into memory even if they are
-    mapped from a file.
-    """
+    """Return `tensor` as a Parameter without gradient, over the same memory. A QuantizedTensor is changed in place and
+    returned."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
-    tensor._is_param = True
+    tensor._is_param = True  # Parameter(tensor) would call comfy_kitchen's detach, which copies mapped scales to memory
     return tensor
