@@ -1,5 +1,4 @@
-"""Loading of weights from disk, plain or quantized (NF4, FP4 or other formats), with LoRAs. A package is a folder with
-all models needed for a video. The names in `__all__` are imported at their first use."""
+"""Loading of weights from disk, plain or quantized, with LoRAs."""
 
 from typing import TYPE_CHECKING
 

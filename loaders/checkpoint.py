@@ -1,5 +1,4 @@
-"""A checkpoint: an expert of the base model or a causal model on disk. Opening it reads and checks all file headers,
-but of the weights only small samples."""
+"""The files of one model, opened and checked before their weights are read."""
 
 import dataclasses
 import math
@@ -47,14 +46,13 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model on disk: one of the base model's two experts, or a causal model.
+    """One of the base model's two experts, or a causal model, on disk.
 
-    tensors: all tensors by official name (as in Wan's own files), including the scales and tables of quantized weights.
-    quantized: the quantized weights by name.
+    tensors: all tensors by official name, including a quantized weight's scales and tables.
     shapes: the shape of every parameter after decoding.
-    source: the name of the folder from which the weights were quantized; empty if the quantizer did not store it.
+    source: the folder from which the weights were quantized, or "".
     changes: the LoRAs' changes to parameters.
-    release: the release of a causal model; None for an expert.
+    release: a causal model's release; None for an expert.
     chosen: whether the user chose the release; otherwise it was detected.
     """
 
@@ -79,15 +77,8 @@ class Checkpoint:
 
     @property
     def release_lines(self) -> tuple[str, ...]:
-        """Messages for the user about a causal model; empty for an expert.
-
-        The first message has the release and its licence. There is a further message in each of these cases:
-
-        - A file's header names both a causal model and an expert.
-        - The release is guessed, because no name and no shape shows it.
-        - The user chose a release, but a name is that of an expert.
-        - scheduler/scheduler_config.json states another flow_shift than the release's.
-        """
+        """Messages for the user: a causal model's release and licence, and warnings about contradictions. Empty for an
+        expert."""
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}", *self.mixture_lines]
@@ -105,27 +96,25 @@ class Checkpoint:
 
     @property
     def mixture_lines(self) -> tuple[str, ...]:
-        """A warning for each file with a header that names both a causal model and an expert (see `mixture_note`)."""
+        """A warning for each file with a header that names both a causal model and an expert."""
         sources = {entry.source for entry in self.tensors.values() if isinstance(entry.source, MappedFile)}
         notes = {source.path: mixture_note(source.metadata) for source in sources}
         return tuple(f"{path}: {note}" for path, note in sorted(notes.items()) if note is not None)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return a copy in which unquantized floats of more bits than `dtype` are rounded to `dtype` while they are
-        read. So no device buffer ever holds the unrounded values."""
+        """Return a copy in which reading rounds wider unquantized floats to `dtype`."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def with_release(self, release: str) -> "Checkpoint":
-        """Return a copy that counts as a causal model of the release `release`, a key of RELEASES, even if something
-        else was detected. Raises InputError if RELEASES has no such key."""
+        """Return a copy that counts as a causal model of `release`, a key of RELEASES. Raise InputError for another
+        key."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=find_release(release), chosen=True)
 
     @property
     def kind(self) -> str:
-        """The kind of the model, for messages: a LingBot-World causal model, a LingBot-World expert, or a plain Wan
-        expert, which has no camera layers."""
+        """The kind of the model, for messages."""
         if self.config.causal:
             return "LingBot-World causal model"
         return "LingBot-World expert" if self.config.control else "plain Wan expert"
@@ -146,7 +135,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that all tensors and LoRAs take in device memory (see `lora_bytes`)."""
+        """The bytes that all tensors and LoRAs take in device memory."""
         return sum(entry.nbytes for entry in self.tensors.values()) + lora_bytes(self.changes)
 
     @property
@@ -154,22 +143,20 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """Return the tensors to read for the parameters `names`. A plain parameter needs one tensor; a quantized one
-        needs values, scales and tables."""
+        """Return the stored tensors of the parameters `names`. A quantized parameter has several: values, scales and
+        tables."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
-    """Return the Checkpoint of the model at `path`. Only headers and a few values of quantized weights are read.
+    """Return the Checkpoint of a model, reading only headers and a few quantized values.
 
-    `path` is a model's folder in a package, or any file that `read_tensors` accepts. `loras` are added to the model
-    when it is loaded; those of strength 0 are left out. A `config.json` next to the weights states what tensors cannot
-    show: num_heads, text_len, eps, and whether the model is causal. Without it the folder names show whether the model
-    is causal (see release.py).
+    path: a model's folder, or a file that `read_tensors` accepts.
+    loras: LoRAs to add when the model is loaded; strength 0 counts as none.
 
-    Raises CheckpointError for a damaged file, another kind of file, a LoRA that does not match the model's shapes, and
-    tensors with other names or shapes than ModelConfig requires. One message lists all differences of names and shapes.
+    Raise CheckpointError for a damaged file, an unknown kind of model, unexpected names or shapes, or an unfitting
+    LoRA.
     """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
@@ -194,8 +181,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 
 
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return the tensors at `path` and the quantized weights, both by official name. A quantized weight consists of
-    several of the tensors. Raises CheckpointError if the file is damaged or holds another kind of model."""
+    """Return the tensors and the quantized weights at `path`, both by official name."""
     entries = own_part(read_tensors(path), _PREFIXES)
     official = _official_name(entries)
     _check_kind(path.name, {official(key): entry for key, entry in entries.items()})
@@ -210,8 +196,7 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """Return a function that converts a key of a file to the official name. It removes ComfyUI's prefix, or another
-    prefix common to all keys, and translates diffusers' names."""
+    """Return a function from a file's key to the official name."""
     known = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
     prefix = known or shared_prefix(keys, (_PATCH,))
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):

@@ -1,9 +1,4 @@
-"""The layout of tensors in device buffers, and the pieces of files, named chunks here, that are copied into them.
-
-In a buffer, the weights and biases of q, k and v come first. The other tensors follow in file order. Each tensor begins
-at a 256-byte boundary, except for small float32 tensors, such as the scales and tables of 4-bit weights. These are
-packed as in the file, so that one copy moves about forty of them.
-"""
+"""The layout of tensors in device buffers, and the chunks of files that are copied there."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -19,9 +14,7 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """A float32 tensor of fewer bytes than this is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""The suffixes of the names of self-attention's q, k and v weights and biases. The weights of a block are adjacent in
-the buffer, in this order, so that one matrix product computes q, k and v (see `operations.joined`). So are the
-biases."""
+"""The name suffixes of q, k and v. Adjacent in the buffer, a block's weights need one matrix product."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
@@ -35,14 +28,15 @@ def block_of(name: str) -> str:
 
 
 def layer_of(name: str) -> str:
-    """Return the name of a tensor's layer, such as `blocks.0.ffn.0` for `blocks.0.ffn.0.weight`. The scales and tables
-    of a quantized weight, such as `blocks.0.ffn.0.weight.absmax`, belong to the weight's layer."""
+    """Return the name of a tensor's layer, such as `blocks.0.ffn.0` for `blocks.0.ffn.0.weight.absmax`."""
     return _AFTER_LAYER.sub("", name)
 
 
 class BufferRange(NamedTuple):
-    """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy. `rounded` is None, or the
-    dtypes (in the file, in the buffer) if values are rounded during the copy."""
+    """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy.
+
+    rounded: the dtypes (in the file, in the buffer) if the copy rounds values.
+    """
 
     buffer: Tensor
     start: int
@@ -54,17 +48,16 @@ class BufferRange(NamedTuple):
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return how many bytes of the file fill `nbytes` bytes of the buffer. The numbers differ if values are rounded
-        to a smaller dtype."""
+        """Return the number of the file's bytes that fill `nbytes` bytes of the buffer. The numbers differ if values
+        are rounded."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range of the device buffer. If
-        the range has `rounded` dtypes, values are rounded. If `non_blocking`, the GPU copies and rounds later, in the
-        order of its stream."""
+        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range, rounded to the range's
+        dtype."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -73,10 +66,9 @@ class BufferRange(NamedTuple):
 
 @dataclass
 class FileChunk:
-    """The bytes [start, stop) of a file, or of a tensor in memory, with the copies to make from these bytes.
+    """The bytes [start, stop) of a file or of a tensor in memory, and the copies to make of these bytes.
 
-    Each item of `copies` is a pair (first byte, target). The first byte is counted from `start`. The target is the
-    BufferRange to fill; `target.file_bytes` bytes are copied.
+    copies: pairs (first byte, counted from `start`; the range to fill).
     """
 
     source: MappedFile | Tensor
@@ -115,8 +107,8 @@ def ranges_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRan
 def allocate_buffers(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]
 ) -> dict[str, BufferRange]:
-    """Allocate device buffers, and return the range of each entry by name. Entries share a buffer if `buffer_key(name)`
-    is the same."""
+    """Allocate device buffers, and return each entry's range by name. Entries with the same `buffer_key(name)` share a
+    buffer."""
     targets: dict[str, BufferRange] = {}
     with torch.inference_mode(False):  # the reader threads could not write to an inference tensor
         for together in group_by_key(entries, buffer_key):
@@ -132,12 +124,7 @@ def tensor_at(target: BufferRange, entry: TensorEntry) -> Tensor:
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Return each entry with the offset of its first byte in a buffer, and the size of the buffer in bytes.
-
-    The buffer begins with the entries of q, k and v (_JOINT), block after block, so that a block's entries are
-    adjacent. The other entries follow in file order. Offsets are multiples of ALIGNMENT; those of fp32 entries with
-    less than SMALL bytes are multiples of 4.
-    """
+    """Return each entry with its offset in a buffer, and the buffer's size. Entries of q, k and v come first."""
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
@@ -153,8 +140,8 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
 
 
 def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
-    """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets` has the range of each entry
-    in a device buffer, by name. Tensors that are adjacent both in the file and in a buffer become one copy."""
+    """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets` has each entry's buffer
+    range by name."""
     chunk: FileChunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
@@ -179,8 +166,8 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer. The copies go to the start of `buffer`
-    instead of the target buffer. So each of several processes can read only its own piece of a block's weights."""
+    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer. Their copies go to the start of
+    `buffer` instead."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:
@@ -195,8 +182,7 @@ def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tens
 
 
 def _append_copy(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
-    """Append the pair (`start`, `target`) to `copies`: file bytes from `start` on are copied into `target`. If the pair
-    continues the last copy, both in the file and in the buffer, the two are merged."""
+    """Append a copy of the bytes from `start` to `target`, merged with the last copy where adjacent."""
     if copies:
         begin, last = copies[-1]
         adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start

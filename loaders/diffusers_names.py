@@ -1,8 +1,4 @@
-"""Mapping from diffusers' tensor names and config.json keys of a model to the official ones.
-
-diffusers' scripts/convert_wan_to_diffusers.py has no rule for the camera layers, so these keep their official names.
-robbyant's own diffusers packages have official names only, as vllm-omni's tests and FastVideo show.
-"""
+"""Mapping of tensor names and config.json keys from diffusers' to the official ones."""
 
 import re
 from pathlib import Path
@@ -11,7 +7,7 @@ from typing import Any
 from ..weights.files import read_json
 
 MARKS = ("condition_embedder.", ".attn1.to_q.")
-"""Parts of tensor names that occur only in diffusers' layout."""
+"""Parts of tensor names that only diffusers uses."""
 CAUSAL_CLASS = "CausalLingBotWorldTransformer3DModel"
 """The `_class_name` in diffusers' config.json of LingBot-World Fast and 2.0."""
 
@@ -43,12 +39,12 @@ _CONFIG = {"num_attention_heads": "num_heads", "in_channels": "in_dim", "out_cha
 
 
 def official_name(name: str) -> str:
-    """Return the official name of a transformer tensor or layer from diffusers' name. Unknown names stay unchanged."""
+    """Return the official name of a transformer tensor or layer. Unknown names stay unchanged."""
     return _translate(name, from_diffusers=True)
 
 
 def diffusers_name(name: str) -> str:
-    """Return diffusers' name of a transformer tensor or layer from the official name. Unknown names stay unchanged."""
+    """Return diffusers' name of a transformer tensor or layer. Unknown names stay unchanged."""
     return _translate(name, from_diffusers=False)
 
 
@@ -64,16 +60,15 @@ def _translate(name: str, *, from_diffusers: bool) -> str:
 
 
 def official_config(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `stated`, the content of a config.json, with the official keys added to diffusers' keys."""
+    """Return the content of a config.json with the official keys added to diffusers' keys."""
     heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
     sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}
     return stated | {ours: stated[theirs] for theirs, ours in _CONFIG.items() if theirs in stated} | sizes
 
 
 def stated_shift(model: Path) -> float | None:
-    """Return `flow_shift` from scheduler/scheduler_config.json next to `model`, the path of a model's file or folder.
-    Return None if the file does not exist, or has no number `flow_shift` in it. Raises CheckpointError if the file is
-    not a JSON object."""
+    """Return `flow_shift` from scheduler/scheduler_config.json next to the model's path, or None. Raise CheckpointError
+    if the file is not a JSON object."""
     file = model.parent / "scheduler" / "scheduler_config.json"
     shift = read_json(file, optional=True).get("flow_shift")
     return float(shift) if isinstance(shift, int | float) else None

@@ -1,4 +1,4 @@
-"""Loading of a checkpoint as a model. On the CPU its weights are memory-mapped; for a GPU they are copied to it."""
+"""Loading of a checkpoint as a model: memory-mapped on the CPU, copied to a GPU."""
 
 import os
 import threading
@@ -50,29 +50,16 @@ def load_expert(
     shared_by: distributed.ProcessGroup | None = None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return a model in eval mode and without gradients, computing in `dtype` on `device`.
+    """Return a model in eval mode, without gradients, that computes in `dtype` on `device`.
 
-    path: a path for `open_checkpoint`, or an opened Checkpoint, with its LoRAs.
-    copy: whether to copy the weights if `device` is the CPU. If not, they are views of the mapped file, except those
-        converted to `dtype`. On other devices they are always copies.
-    progress: called as progress(bytes, total) while weights are copied.
-    operations, attention: the set of layer classes, and the self-attention function. LoRAs need the default
-        `operations`.
-    resident_blocks: the number of blocks that stay on the GPU (None: all). Every forward reads the linear weights of
-        the later blocks from the file, so a forward may raise the errors of loading.
-    arithmetic: the number format of matrix products in the blocks' linear layers (see model/ops/linear_8bit.py); "auto"
-        means `dtype`. "8bit" also multiplies NVFP4 and MXFP8 weights in their own format, on GPUs with instructions for
-        it.
-    attention_mode: "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py.
-    shared_by: a group of processes that each keep a piece of the later blocks on the device. They gather the blocks in
-        every forward instead of reading the file, so all must call the model together.
-    decoded_blocks: this many first blocks keep dequantized weights after the first forward, in addition to the
-        quantized ones. This concerns the linear layers of the video's tokens. With an 8-bit `arithmetic` the kept
-        weights have 8 bits.
+    copy: whether to copy the weights for the CPU, too; otherwise they are views of the mapped file.
+    progress: called as progress(bytes, total) during the copy.
+    resident_blocks: the number of blocks that stay on the GPU (None: all). Each forward streams the others.
+    arithmetic: the number format of matrix products; "auto" means `dtype`.
+    shared_by: processes that each hold a piece of the streamed blocks and call the model together.
+    decoded_blocks: the number of first blocks that cache decoded weights.
 
-    Raises CheckpointError for damaged or unsuitable files, and InputError if the device or the model's sizes do not
-    allow the chosen modes. After an error, also one of `progress`, no part of the model stays on the device. NaN or
-    infinity in unquantized weights is an error of the first forward (see `explain_first_nan`).
+    Raise CheckpointError for an unsuitable file, InputError for an impossible mode.
     """
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
@@ -104,10 +91,8 @@ def load_expert(
 
 
 def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Add a hook to `model` that checks the result of its first forward. If the result contains NaN or infinity, the
-    hook reads all weights of the `checkpoint`. It raises CheckpointError with the file and the keys of weights that are
-    not finite, if there are any. Loading does not check them, because to read all weights takes thirty times as long as
-    to map the file."""
+    """Add a hook to the model. If the first result contains NaN or infinity, the hook raises CheckpointError for
+    weights that are not finite."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         if torch.compiler.is_compiling():
@@ -134,8 +119,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_loras(model: LingBotWorldModel, changes: LoraChanges, device: torch.device, dtype: torch.dtype) -> None:
-    """Add the LoRAs' changes to a model. A linear layer gets them as factors, and adds them at each use of its weight.
-    Other parameters are changed now."""
+    """Add the LoRAs: to a linear layer as factors for each use, to other parameters now."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -161,15 +145,15 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Return frozen parameters on `device` by official name. `names` selects some of them (None: all).
+    """Return frozen parameters on `device`, by official name.
 
-    Quantized matrices become comfy_kitchen QuantizedTensors that act as tensors of `dtype`. If `quantized` is False,
-    they become DecodedParameters, which decode their values on demand. Quantized parameters that are not matrices are
-    decoded to `dtype`. Unquantized parameters are cast to `dtype`.
+    names: the parameters to return (None: all).
+    copy: whether CPU parameters are copies; otherwise, uncast, they are views of the file.
+    buffer_key: parameters with the same `buffer_key(name)` share a device buffer.
+    progress: called as progress(bytes, total) during the copy.
+    quantized: whether quantized matrices become QuantizedTensors, otherwise DecodedParameters.
 
-    On the CPU, parameters that need no cast are views of the mapped file unless `copy` is set. On another device, or if
-    `copy` is set, parameters with the same `buffer_key(name)` share a buffer, and `progress(bytes, total)` is called
-    during the copy. Raises CheckpointError for scales that are not finite.
+    Raise CheckpointError for scales that are not finite.
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
@@ -207,7 +191,6 @@ def _map_tensors(
 def _upload_tensors(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """A context that yields the tensors on `device` while the copies still run. Its exit waits for them."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors
@@ -215,8 +198,8 @@ def _upload_tensors(
 
 
 def warm(checkpoint: Checkpoint) -> threading.Thread:
-    """Start and return a background thread that reads the checkpoint's files into the operating system's page cache.
-    The thread skips files that cannot be read, because loading reports the error."""
+    """Start and return a background thread that reads the checkpoint's files into the page cache. Unreadable files are
+    skipped."""
     thread = threading.Thread(target=_warm_files, args=(checkpoint.files,), daemon=True, name="lingbot-warm")
     thread.start()
     return thread

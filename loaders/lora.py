@@ -1,8 +1,4 @@
-"""LoRAs, which change a weight W to W + strength * alpha / rank * up @ down.
-
-The quantizer merges LoRAs into the weights before rounding. A model loaded with LoRAs computes the sum at each use of a
-weight, so its 4-bit weights stay unchanged.
-"""
+"""LoRAs, which change a weight W to W + strength * alpha / rank * up @ down."""
 
 import logging
 import math
@@ -25,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class LoraChange(NamedTuple):
-    """A LoRA's change, added to one parameter: `scale` * `up` @ `down`, or `scale` * `up` if `down` is None."""
+    """A LoRA's change of one parameter: `scale` * `up` @ `down`, or `scale` * `up` if `down` is None."""
 
     scale: float
     up: TensorEntry
@@ -45,9 +41,8 @@ class LoraChange(NamedTuple):
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
     def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return the change of a weight [out, in] as `scale` * `up` [out, rank] and `down` [rank, in], in `dtype` on
-        `device`. If the file has the change as one matrix, return `scale` * `up` [out, in] and None. Raises
-        CheckpointError for NaN and infinity."""
+        """Return `scale` * `up` [out, rank] and `down` [rank, in], in `dtype` on `device`. If `down` is None, return
+        `scale` * `up` [out, in] and None. Raise CheckpointError for NaN and infinity."""
         self.check()
         up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
         return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)
@@ -63,17 +58,16 @@ class LoraChange(NamedTuple):
 
 
 LoraChanges = Mapping[str, Sequence[LoraChange]]
-"""The LoRAs' changes to a model: a list of changes per changed parameter, by official name."""
+"""The LoRAs' changes to a model, by the official name of the changed parameter."""
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
-    """Return the LoRAs for the expert `role`, "high" or "low". A LoRA without a chosen expert applies to both."""
+    """Return the LoRAs for the expert `role`. A LoRA without a chosen expert applies to both."""
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 
 def check_for_both_experts(loras: Iterable[LoraFile], path: Path) -> None:
-    """Raise InputError if one of `loras` was chosen for only the high-noise or only the low-noise expert. Call this for
-    a single model, which has no experts; the message names its `path`."""
+    """Raise InputError if a LoRA was chosen for one expert only, because the model at `path` has no experts."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
         raise InputError(
@@ -84,16 +78,15 @@ def check_for_both_experts(loras: Iterable[LoraFile], path: Path) -> None:
 
 def lora_bytes(changes: LoraChanges) -> int:
     """Return the bytes that LoRAs take on a GPU: their tensors, and a 16-bit temporary for the largest changed
-    parameter, because changed weights are computed at each use."""
+    parameter."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
     return halves + 2 * max((change.numel for change in every), default=0)
 
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[LoraChange]]:
-    """Return the LoRAs' changes by parameter name. `shapes` are the shapes of the model's parameters by name. Raises
-    CheckpointError if any tensor of a LoRA does not fit the model, or if the kind of LoRA or its scale is not
-    supported. A LoRA with scale 0 in all layers is logged as a warning."""
+    """Return the LoRAs' changes by parameter name. Raise CheckpointError if a LoRA does not fit the model's parameter
+    shapes, or is not supported."""
     changes: dict[str, list[LoraChange]] = {}
     for lora in loras:
         found = list(_read(lora, shapes))
@@ -134,8 +127,6 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
 
 
 class _Layer(NamedTuple):
-    """A layer that a LoRA changes: its official `name`, its `raw` name in the file, and the LoRA's tensors by role."""
-
     name: str
     raw: str
     parts: dict[str, TensorEntry]
@@ -174,8 +165,8 @@ def _layer_changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """Return the factor of `up` @ `down` in a layer, without the user's strength. The layer's scale tensors take
-    precedence over `stated`, the scale in the file's header or in a JSON file. `rank` is the rank of the matrices."""
+    """Return a layer's factor of `up` @ `down`, without the user's strength. Scale tensors take precedence over
+    `stated`."""
     values = {}
     for name in SCALES:
         if name in layer.parts:

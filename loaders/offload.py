@@ -1,9 +1,4 @@
-"""Streaming of a model that is larger than the GPU's memory: the weights of its last blocks are copied into two device
-buffers, named slots, shortly before the blocks run.
-
-A block's parameters are permanent views of one slot. After a block has run, its slot is filled with the next block that
-uses it; after the last block, with the first one. Streaming is free if computing a block takes longer than copying.
-"""
+"""Streaming of a model's last blocks: their weights are copied to the device shortly before they run."""
 
 import contextlib
 import os
@@ -36,14 +31,12 @@ from .uploader import Upload, Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
-"""The settings of the copies that bring streamed blocks to the device in every forward. They take at most 128 MiB of
-pinned memory."""
+"""The settings of the copies that bring streamed blocks to the device in every forward."""
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
     """Return the names of the linear weights of all blocks after the first `resident_blocks` (None: no block), by block
-    index. The blocks' other parameters (biases, norms, modulation) are not streamed: they take 0.3 MB of a block's 235
-    MB in NF4."""
+    index."""
     layers = checkpoint.config.num_layers
     first = layers if resident_blocks is None else resident_blocks
     names: dict[int, list[str]] = {index: [] for index in range(first, layers)}
@@ -55,14 +48,14 @@ def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dic
 
 
 def resident_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> list[str]:
-    """Return the names of the checkpoint's parameters that are not in `streamed`, the result of `streamed_weights`."""
+    """Return the names of the checkpoint's parameters that are not streamed."""
     names = {name for names in streamed.values() for name in names}
     return [name for name in checkpoint.shapes if name not in names]
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
-    """Return the bytes that weights, streaming buffers and LoRAs take on one device if `resident_blocks` blocks stay
-    there (None: all). With several `processes`, each also keeps its piece of every streamed block."""
+    """Return the bytes of weights, streaming buffers and LoRAs on one device if `resident_blocks` blocks stay there
+    (None: all). Several processes each hold pieces of the others."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
@@ -76,13 +69,12 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
 
 
 def piece_bytes(block: int, processes: int) -> int:
-    """Return the bytes of one process's piece of a block. `block` is the size of the block's buffer in bytes."""
+    """Return the bytes of one process's piece of a block with a buffer of `block` bytes."""
     return -(-block // (processes * ALIGNMENT)) * ALIGNMENT
 
 
 _PendingCopy: TypeAlias = Upload | distributed.Work
-"""A running copy of a block's weights. On a GPU its method `wait` lets the current stream wait for the end of the copy,
-while Python only waits until the copy has been started."""
+"""A running copy of a block. On a GPU `wait` makes the current stream wait for its end."""
 
 
 class _FileBlocks:
@@ -99,12 +91,8 @@ class _FileBlocks:
 
 
 class SharedBlocks:
-    """A source of streamed blocks that gathers each block from several processes, which keep a piece of it on their
-    device. All processes must gather the same blocks in the same order.
-
-    Use a process group that has no other operations: a group's operations run one after the other on the group's own
-    CUDA stream.
-    """
+    """Streamed blocks, gathered from processes that each hold a piece. All processes must gather the same blocks in the
+    same order, in a process group without other operations."""
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
         self._device, self._group = device, group
@@ -112,8 +100,8 @@ class SharedBlocks:
         self._last: distributed.Work | None = None
 
     def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
-        """Read this process's pieces of all blocks. `blocks` maps a block index to the file's chunks, the buffer that
-        they fill, and the block's bytes. Raises CheckpointError for an unreadable file."""
+        """Read this process's pieces of all blocks: for each index the file's chunks, the target buffer and the block's
+        bytes. Raise CheckpointError for an unreadable file."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -123,29 +111,26 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Start to gather the block `index` into its buffer, and return the running operation. On a GPU its `wait`
-        method makes the current stream wait, not Python."""
+        """Start to gather a block into its buffer, and return the operation. On a GPU its `wait` makes the stream
+        wait."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last
 
     def close(self) -> None:
-        """Wait for the last gather, so that its target can be freed afterwards. On a GPU the stream waits, not
-        Python."""
+        """Make the CUDA stream wait for the last gather, so that the buffer can be freed."""
         if self._last is not None and self._device.type == "cuda":
             with contextlib.suppress(RuntimeError):  # another process has ended, and this one ends too
                 self._last.wait()
 
 
 class BlockStreamer:
-    """The streamed blocks of a model: their weights are copied to the device shortly before each block runs.
+    """The streamed blocks of a model, copied to the device from the file, or from the pieces of a group's processes.
 
-    `weights` are the names of these weights by block index (see `streamed_weights`). The attribute `parameters` has the
-    weights by name, on `device`, as views of shared buffers. An unquantized one has the file's dtype. A parameter has
-    its block's values only while the block runs.
+    weights: the names of the streamed weights by block index.
+    parameters: views of shared buffers by name, valid only while their block runs.
 
-    The values come from the file, or from the processes of `group`, which must call the model together. The constructor
-    raises CheckpointError for scales that are not finite.
+    Raises CheckpointError for scales that are not finite.
     """
 
     def __init__(
@@ -185,8 +170,8 @@ class BlockStreamer:
         weights."""
 
     def attach(self, model: LingBotWorldModel) -> None:
-        """Start to copy the first streamed blocks, and add hooks to `model` that copy the others while it runs. Threads
-        and buffers are freed with the model. A forward raises CheckpointError if the file can no longer be read."""
+        """Start to copy the first streamed blocks, and add hooks that copy the others during a forward. A forward
+        raises CheckpointError if the file became unreadable."""
         model.in_step = self._in_step
         weakref.finalize(model, self._source.close)
         for index in self._blocks:
@@ -196,15 +181,14 @@ class BlockStreamer:
             self._fill(index)
 
     def _before(self, index: int, *_: Any) -> None:
-        """Wait for the weights of the block `index`. After an interrupted forward its buffer may hold another block;
-        then copy the block's weights first."""
+        """Wait for a block's weights, and copy them first if an interrupted forward left another block there."""
         block, arrival = self._in_slot[index % self._slots]
         arrival.wait()
         if block != index:
             self._fill(index).wait()
 
     def _after(self, index: int, *_: Any) -> None:
-        """Start to fill the buffer of the block `index`, which has run, with the next block that uses this buffer."""
+        """Start to fill the buffer of the finished block with the next block that uses the buffer."""
         following = index + self._slots
         if following > self._blocks[-1]:
             following = next(block for block in self._blocks if (block - index) % self._slots == 0)

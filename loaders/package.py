@@ -21,9 +21,9 @@ TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
 """The usual folders of the tokenizer inside a package."""
 ASSETS = ("text_encoder", "tokenizer", "vae")
-"""The parts of a package besides the model. They are the same in all releases."""
+"""The parts of a package besides the model. All releases share them."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
-"""The Hugging Face repositories that contain ASSETS, as a text for error messages."""
+"""The Hugging Face repositories that contain ASSETS, for error messages."""
 PART_FOLDERS = ("text_encoder", "vae")
 """The folders of the text encoder and the VAE in diffusers' layout."""
 _COMPARED_WEIGHTS = 8
@@ -54,22 +54,15 @@ def find_package(
     release: str | None = None,
     **overrides: str | Path | None,
 ) -> Package:
-    """Return the paths of a package's parts, found by the names of files and folders directly in `folder` (the
-    tokenizer also one level deeper).
+    """Return the paths of a package's parts, None for those not found.
 
-    folder: the package, in the layout of cahlen/lingbot-world-base-cam-nf4 on Hugging Face, of the official package or
-        of diffusers. It may also be a causal model's file or folder (LingBot-World Fast or 2.0), or a folder that
-        contains the model's folder and no experts. It may be None if both experts are in `overrides`.
+    folder: the package, or a causal model's file or folder; None if `overrides` has both experts.
     assets: a folder with text encoder, tokenizer and VAE.
-    release: a key of RELEASES. It states that the only model in `folder` is that causal release.
-    overrides: paths of parts by `high`, `low`, `text_encoder`, `tokenizer` and `vae`. They take precedence over
-        `assets`, and `assets` over `folder`.
+    release: a key of RELEASES: the only model in `folder` is that causal release.
+    overrides: paths of high, low, text_encoder, tokenizer and vae, preferred to `assets` and `folder`.
 
-    NF4 is preferred if a folder has an expert in several formats. A causal model's missing parts are also searched for
-    next to its folder or file. Parts that are not found are None.
-
-    Raises CheckpointError for a missing expert, a file of another model, a path that does not exist, and `assets`
-    without any part. Raises InputError for an unknown `release` of a causal model.
+    Raise CheckpointError for a missing path or expert, another model's file, or `assets` without parts; InputError for
+    an unknown `release`.
     """
     root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():
@@ -95,9 +88,7 @@ def find_package(
 
 
 def _file_package(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """Return the package of a causal model in one `file`. `given` are the other parts that the user named; the rest may
-    lie in the file's folder, in the parent folder, or in a subfolder of either. Raises CheckpointError for another kind
-    of model unless `release` is set."""
+    """Return the package of a causal model in one file. `given` has the parts that the user named."""
     if release is not None:
         find_release(release)
     elif not is_causal_file(file):
@@ -124,8 +115,7 @@ def _find_assets(folder: Path) -> dict[str, Path]:
 
 
 def _find_near(model: Path, part: str) -> Path | None:
-    """Return the path of a part, such as "vae", next to a causal model or in a folder next to it; None if missing.
-    Folders with "lingbot" in their name come first. The VAE of Wan 2.2, which differs, is skipped."""
+    """Return the path of a part next to a causal model or in a neighbouring folder, else None."""
     parent = model.absolute().parent
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):
@@ -137,9 +127,8 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return whether a folder directly contains a causal model's weights. The config.json or else the names decide. If
-    neither shows the kind, the shapes in safetensors files decide. The result is False for experts, packages and
-    unreadable weights."""
+    """Return whether a folder directly contains a causal model's weights. False for experts, packages and unreadable
+    weights."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
@@ -147,8 +136,8 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a weight file holds a causal model. The names of the file and its folders decide, or else the
-    shapes. The result is False for other files and unreadable ones."""
+    """Return whether a weight file holds a causal model, by names or else by shapes. False for other and unreadable
+    files."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)
@@ -170,9 +159,8 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError for invalid models, and for
-    two models that are not the two experts of one release. If a file's header names both a causal model and an expert,
-    a warning is logged."""
+    """Return the checkpoints of both experts, each with its LoRAs. Raise CheckpointError for models that are not two
+    experts of one release."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     _check_roles(experts)
     for line in (line for checkpoint in experts for line in checkpoint.mixture_lines):
@@ -181,14 +169,13 @@ def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerE
 
 
 def tokenizer_in(folder: Path) -> Path | None:
-    """Return the path of tokenizer.json or spiece.model directly in a folder; None if the folder has neither."""
+    """Return the path of tokenizer.json or spiece.model directly in a folder, or None."""
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 
 def is_expert_folder(path: str | Path) -> bool:
     """Return whether a folder directly contains the weights of one model (an expert or any other), judged by file
-    names. It does if there is a model.safetensors, model.pt, diffusion_pytorch_model* or the index of safetensors
-    shards, or if the only weight file is a GGUF file."""
+    names."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():
@@ -217,15 +204,7 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _find_expert(role: str, items: list[Path]) -> Path | None:
-    """Return the path of the expert `role`, "high" or "low", among a package's `items` (files and folders), or None
-    without one. The first of these applies:
-
-    1. A model if its name states the role.
-    2. A model with a bare "high" or "low" in its name, as `role_of` judges it.
-    3. In diffusers' packages of two models, `transformer` is the high-noise expert, `transformer_2` the low-noise one.
-
-    Of several candidates, an nf4 model is preferred, then the first by name.
-    """
+    """Return the path of an expert, found by names and preferably nf4, or None."""
     models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
     named = [each for each in models if noise_role(each.name) == role]
     named = named or [each for each in models if role_of(each, models) == role]
@@ -243,8 +222,7 @@ def _find_weights(word: str, folder: str, items: list[Path]) -> Path | None:
 
 
 def _is_encoder_or_vae(folder: Path) -> bool:
-    """Return whether a folder holds the umt5 text encoder or Wan 2.1's VAE: it has weights, and its config.json
-    describes one of them. Packages of other models have folders of the same names."""
+    """Return whether a folder holds the umt5 text encoder or Wan 2.1's VAE."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")
@@ -294,7 +272,6 @@ def _check_roles(experts: PerExpert[Checkpoint]) -> None:
 
 
 def _short_path(checkpoint: Checkpoint) -> str:
-    """Return the last two parts of a checkpoint's path, because both experts often share the last one."""
     return "/".join(checkpoint.path.parts[-2:])
 
 

@@ -1,8 +1,4 @@
-"""Detection of a model's release from its config.json, its shapes and the names of its folders.
-
-No tensor shows that a model is causal: the files of LingBot-World Fast and 2.0 have the names and shapes of a base
-expert. Without a config.json the folder's name decides, as in the official code.
-"""
+"""Detection of a model's release from config.json, shapes and folder names, because no tensor shows a causal model."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,10 +11,10 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""The values of `_class_name` in the config.json of causal models. CAUSAL_CLASS stands for LingBot-World Fast and 2.0.
-GUIDED_CLASS stands for 2.0's causal-pretrain model, which is guided by a negative prompt."""
+"""The `_class_name` in a causal model's config.json: of LingBot-World Fast and 2.0, and of 2.0's causal-pretrain model,
+which uses a negative prompt."""
 SMALL = 30, 1536
-"""The layers and the width of LingBot-World 2.0's 1.3B model. No other release with camera layers has these sizes."""
+"""The layers and the width of LingBot-World 2.0's 1.3B model."""
 
 _NAMED = {
     "v2-1.3b": r"1\.3b|1p3b",
@@ -26,43 +22,36 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""The patterns that show a release in a name, by key of RELEASES. The first match counts, because a name such as
-v2-causal-fast matches several patterns."""
+"""The patterns that show a release in a name, by key of RELEASES. The first match counts."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOISE = re.compile(r"(?<![a-z])(?:(high|low|hi|lo)[ _.-]?noise|noise[ _.-]?(high|low)(?![a-z]))")
 _BARE = re.compile(r"(?<![a-z])(high|low)(?![a-z])")
 _HUB = "models--"
-"""The prefix of a repository's folder in Hugging Face's cache: models--OWNER--NAME/snapshots/REVISION."""
+"""The prefix of a repository's folder in Hugging Face's cache."""
 _WORD = re.compile(r"[\w./-]+")
 _SOCKETS = "high_noise", "low_noise"
-"""The names of inputs of this project's nodes. A header may contain them in a workflow, so there they do not count as
-the names of experts."""
+"""Inputs of this project's nodes, which do not count as experts' names in a header's workflow."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the names that may state the release or role of the model at `path`, the most reliable first. The names
-    are `source` (the folder name that the quantizer noted), the model's name, the two folders around it, and its
-    repository in Hugging Face's cache. For a link, the target's name and the two folders around it come last."""
+    """Return the names that may state a model's release or role, the most reliable first. `source` is the folder name
+    that the quantizer noted."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
 
 def noise_role(name: str) -> Role | None:
-    """Return the expert that a name such as high_noise, HighNoise or hinoise states; None if it states none or both."""
+    """Return the expert that a name such as high_noise or HighNoise states, or None if it states none or both."""
     found = {(match[1] or match[2])[0] for match in _NOISE.finditer(_HUMPS.sub("_", name).lower())}
     return None if len(found) != 1 else "high" if "h" in found else "low"
 
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that the name of a file or folder states. Return None if it states no expert or both.
-
-    Names such as high_noise state an expert on their own (see `noise_role`). The bare words "high" and "low" do not,
-    because of names such as low_poly. They count only if the same name with the opposite word exists next to `path`, or
-    among the names of `others`.
-    """
+    """Return the expert that a path's name states, or None. A bare "high" or "low" counts only if the opposite name
+    exists beside the path or among `others`."""
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))
@@ -77,13 +66,12 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that a file's name, or else its folder's name, states (see `role_of`); None if neither does."""
+    """Return the expert that a file's name, or else its folder's name, states; None if neither does."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the release, a key of RELEASES, stated by the first of `names` that states any; None if no name states a
-    release."""
+    """Return the first release, a key of RELEASES, that a name states; None if no name states a release."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -92,21 +80,15 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether the names of a model's file and folders show that it is causal. The first name that states a
-    causal release or an expert's role (high or low noise) decides. Without such a name the result is False."""
+    """Return whether the first name that states a causal release or an expert states a causal release. False without
+    such a name."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
 
 def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether config.json or the names show that a model is causal. Return None if only the shapes can show it.
-    `stated` is the content of config.json.
-
-    - If `_class_name` is that of a causal model, return True.
-    - If it is another class, return False. With the sizes SMALL in config.json, return None instead, because a causal
-      model may have this class.
-    - Without `_class_name`, return True if the names show a causal model, else None.
-    """
+    """Return whether config.json's content `stated`, or else the names, show a causal model. Return None if only the
+    shapes can show it."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -116,15 +98,12 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return the release of a causal model, or None for an expert of the base model. `class_name`, the sizes and then
-    the names are examined. If all leave open which release a causal model is, LingBot-World Fast is assumed.
+    """Return the release of a causal model, LingBot-World Fast if unclear; None for an expert of the base model.
 
     names: the result of `names_of`.
     class_name: the `_class_name` in config.json, or "".
-    config: the model's sizes.
 
-    Raises CheckpointError for a model that is causal by its names, but has neither camera layers nor a `class_name`.
-    Raises CheckpointError for a model that is 2.0's 1.3B by its names, but has a greater width.
+    Raise CheckpointError if the names contradict the model's layers or sizes.
     """
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
@@ -147,8 +126,7 @@ def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig)
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message for the user if the release of a causal model is guessed, else None. It is guessed if neither a
-    name in `names` nor the weights' shapes show the release."""
+    """Return a message if neither the names nor the sizes show a causal model's release, else None."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (
@@ -158,8 +136,7 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
 
 
 def mixture_note(header: Mapping[str, str]) -> str | None:
-    """Return a warning if a file's `header` names a causal model and an expert of the base model, else None. ComfyUI's
-    nodes that save models, and tools that merge them, write the names of the merged files into the header."""
+    """Return a warning if a file's header names both a causal model and an expert of the base model, else None."""
     names = [name for text in header.values() for name in _WORD.findall(str(text)) if name not in _SOCKETS]
     causal = next((name for name in names if _CAUSAL.search(name.lower())), None)
     expert = next(filter(noise_role, names), None)
@@ -172,15 +149,14 @@ def mixture_note(header: Mapping[str, str]) -> str | None:
 
 
 def find_release(name: str) -> Release:
-    """Return the release with the short name `name`, a key of RELEASES. Raises InputError for another name."""
+    """Return the release with this key of RELEASES. Raise InputError for another key."""
     if name not in RELEASES:
         raise InputError(f"`release` {name}: expected one of {', '.join(RELEASES)}")
     return RELEASES[name]
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return (name, licence, message or None) of a base model of two experts. `names` is the result of `names_of`. Only
-    LingBot-World 2.0 bidirectional has a message: its settings are not published, so the base model's are assumed."""
+    """Return (name, licence, message or None) of a base model, from the result of `names_of`."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

@@ -1,5 +1,4 @@
-"""Copies of bytes from files to a device, named uploads. Several threads read chunks of a file into staging buffers
-(pinned for CUDA) and start copies to the device on CUDA streams of their own."""
+"""Uploads: copies from files to a device by several threads, through staging buffers and CUDA streams."""
 
 import io
 import os
@@ -25,13 +24,12 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The settings of copies from files to a device. For CUDA they take threads * buffers * chunk_bytes of host memory.
+    """The settings of copies from files to a device.
 
     threads: the number of reader threads.
-    buffers: the number of staging buffers per thread for CUDA. Other devices use one.
+    buffers: the number of pinned staging buffers per thread for CUDA.
     chunk_bytes: the size of a staging buffer.
-    sleep: whether a thread sleeps instead of spinning while it waits for copies. Set this for copies that often wait
-        for a model's forward. Loading a whole model would take 20 % longer with it.
+    sleep: whether a waiting thread sleeps instead of spinning, for copies during a forward.
     """
 
     threads: int = min(10, os.cpu_count() or 1)
@@ -41,8 +39,8 @@ class UploadSettings:
 
 
 class Uploader(AbstractContextManager["Uploader"]):
-    """The threads that copy file contents to one device, in the order of the calls. `close`, or the end of the with
-    block, ends the threads and frees the staging buffers."""
+    """The threads that copy file contents to one device, in the order of the calls. The end of a with block closes
+    it."""
 
     def __init__(self, device: torch.device, settings: UploadSettings | None = None) -> None:
         if device.type == "cuda" and device.index is None:
@@ -58,23 +56,22 @@ class Uploader(AbstractContextManager["Uploader"]):
     def upload(
         self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
     ) -> tuple[dict[str, Tensor], "Upload"]:
-        """Start to copy the entries into new device memory. Return the tensors by name, and the Upload to wait for
-        before use. Tensors with the same `buffer_key(name)` share a device buffer, freed with the last of them."""
+        """Start to copy the entries into new device memory. Return the tensors by name, and the Upload to wait for.
+        Tensors with the same `buffer_key(name)` share a buffer."""
         targets = allocate_buffers(entries, self.device, buffer_key)
         chunks = split_into_chunks(entries, targets, self.settings.chunk_bytes)
         upload = self.start(chunks, sum(entry.nbytes for entry in entries))
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy chunks of at most `settings.chunk_bytes` bytes to the device, and return the running Upload.
-        The copies begin after the kernels that are already queued on the caller's CUDA stream. `total` is the number of
+        """Start to copy chunks to the device, behind the queued kernels of the caller's CUDA stream. `total` is the
         bytes for the progress display."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._copy_chunks, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
 
     def _copy_chunks(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
-        """Copy chunks in a reader thread until the queue is empty. Return the CUDA event after its last copies."""
+        """Copy chunks until the queue is empty, and return the CUDA event after the last copies."""
         reader, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
@@ -96,7 +93,7 @@ class Uploader(AbstractContextManager["Uploader"]):
         return sent
 
     def close(self) -> None:
-        """Cancel all chunks that have not been read, wait for the running copies, and end the threads."""
+        """Drop all unread chunks, wait for the running copies, and end the threads."""
         self._closing.set()
         if threading.current_thread().name.startswith(_THREAD_NAME):
             # The garbage collector runs in any thread. In a reader thread this would wait for itself.
@@ -114,9 +111,8 @@ class Upload:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Wait until all copies are started, and make the caller's CUDA stream wait for their end. `progress(bytes,
-        total)` is called about ten times a second. Raises the error of a reader thread that failed, also when called
-        again: CheckpointError for a file that is too short, was replaced, or cannot be read."""
+        """Wait until all copies are started; on CUDA the current stream waits for their end. Raise a reader's error,
+        such as CheckpointError for a replaced file."""
         waiting = set(self._readers)
         while waiting:  # short waits, so that Ctrl-C works on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
@@ -133,8 +129,6 @@ class Upload:
 
 
 class _ChunkQueue:
-    """The chunks of an upload that no reader thread has taken yet."""
-
     def __init__(self, chunks: Iterable[FileChunk], device: torch.device, closing: threading.Event) -> None:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
         self.bytes = 0
@@ -143,7 +137,6 @@ class _ChunkQueue:
         """The CUDA event after which the device may write to the target buffers; None without CUDA."""
 
     def take(self) -> FileChunk | None:
-        """Return the next chunk; None after the last one, and when the uploader closes."""
         with self._lock:
             return None if self._closing.is_set() else next(self._chunks, None)
 
@@ -152,26 +145,23 @@ class _ChunkQueue:
             self.bytes += nbytes
 
     def stop(self) -> None:
-        """Drop the remaining chunks, so that all reader threads finish."""
         with self._lock:
             self._chunks = iter(())
 
 
 class ChunkReader:
-    """The open files and the staging buffer of one reader thread, for devices other than CUDA. A chunk is complete when
-    `copy_chunk` returns. Files are read with seek and readinto: every system has both, and both release the GIL."""
+    """The open files and the staging buffer of one reader thread, for devices other than CUDA."""
 
     def __init__(self, _device: torch.device, settings: UploadSettings) -> None:
         self._files: dict[MappedFile, io.FileIO] = {}
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def wait_for(self, start_event: torch.cuda.Event | None) -> None:
-        """Make the next copies to a CUDA device wait for the event `start_event`. Do nothing for other devices."""
+        """Make the next copies to a CUDA device wait for `start_event`. Do nothing for other devices."""
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Read a chunk and copy it to the device. For CUDA the copies are only started, and the CUDA event after them
-        is returned; otherwise None. Raises CheckpointError for a file that is too short, was replaced, or cannot be
-        read."""
+        """Copy a chunk to the device. For CUDA only start the copies, and return the event after them; otherwise return
+        None. Raise CheckpointError for an unreadable or replaced file."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)
@@ -197,9 +187,7 @@ class ChunkReader:
 
 
 class CudaChunkReader(ChunkReader):
-    """The open files, the pinned staging buffers and the CUDA stream of one reader thread. `copy_chunk` waits for the
-    earlier copies from the next buffer, reads into this buffer, starts its copies, and returns the CUDA event after
-    them."""
+    """The open files, the pinned staging buffers and the CUDA stream of one reader thread."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}

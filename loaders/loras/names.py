@@ -1,4 +1,4 @@
-"""The mapping from a key in a LoRA file to the model's layer and the tensor's role, such as up or down."""
+"""The model's layer and the tensor's role, such as up or down, for a key in a LoRA file."""
 
 import re
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ PREFIXES = (
     *("base_model.model.", "model.diffusion_model.", "diffusion_model.", "pipe.dit.", "transformer.", "module."),
     *("model.", "unet.", "dit.", "lora_unet__", "lora_unet_", "lora_transformer_", "lycoris_"),
 )
-"""Prefixes of a layer's name in files of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun and others."""
+"""Prefixes of layer names in files of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun and others."""
 DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""The names in LoRA files of tensors that are added to a parameter as they are, with the role of each: `diff` for the
-weight, `diff_b` for the bias, `diff_m` for the modulation."""
+"""The roles of tensors that are added to a parameter as they are. `diff` is for the weight, `diff_b` for the bias,
+`diff_m` for the modulation."""
 OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
@@ -39,8 +39,8 @@ _PART = re.compile(
 class Part(NamedTuple):
     """The meaning of a key in a LoRA file.
 
-    layer: the official name of the layer; None if the model has no such layer.
-    name: the role of the tensor: down, up, down_bias, up_bias, a name in SCALES or OTHER_KINDS, or a value of WHOLE.
+    layer: the layer's official name; None if the model has no such layer.
+    name: the role: down, up, down_bias, up_bias, or one of SCALES, OTHER_KINDS, WHOLE.
     raw: the layer's name in the file, without prefixes.
     """
 
@@ -50,8 +50,7 @@ class Part(NamedTuple):
 
 
 class LayerNames:
-    """An index from a layer's name in a LoRA file to its official name. Files may have the official or diffusers' name,
-    with dots or with underscores."""
+    """The official names of layers by their names in LoRA files: official or diffusers', with dots or underscores."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}
@@ -61,7 +60,7 @@ class LayerNames:
                 self._official.setdefault(_flat(spelling), layer)
 
     def part_of(self, key: str) -> Part | None:
-        """Return the meaning of a key; None if the key does not end in a known tensor role such as lora_A.weight."""
+        """Return the meaning of a key, or None if the key ends in no known role."""
         match = _PART.match(key)
         if match is None:
             return None

@@ -1,4 +1,4 @@
-"""The scale that a LoRA file states outside of its tensors: in its header, or in a JSON file next to it."""
+"""The scale that a LoRA states in its header, or in a JSON file next to it."""
 
 import json
 import math
@@ -14,26 +14,23 @@ from ...weights.files import WEIGHT_SUFFIXES, read_json
 SIDE_FILE = "adapter_config.json"
 OTHER_SIDES = "config.json", "lora_config.json"
 PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
-"""The keys that may hold a JSON object with PEFT's fields. diffusers writes the first one."""
+"""The keys that may hold a JSON object with PEFT's fields."""
 ALPHA, RANK, SCALE, BY_ROOT = "lora_alpha", "r", "scale", "use_rslora"
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
-"""The texts that kohya's trainer writes into a header in place of an unknown number. A resized LoRA may have
-"Dynamic"."""
+"""The texts that kohya's trainer writes into a header in place of an unknown number."""
 PATTERNS = ("alpha_pattern", "rank_pattern")
 REFUSED = (
     *("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora"),
     *("alora_invocation_tokens", "arrow_config"),
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""The prefixes of the values of `init_lora_weights` that mark a LoRA if its training also changed the base model's
-weights. Such LoRAs are refused."""
+"""Prefixes of `init_lora_weights` of LoRAs whose training also changed the base model. These LoRAs are refused."""
 _FORMS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""PEFT's name of a field (or `scale`) by the last word or words of a key. For example, ss_network_alpha means
-lora_alpha."""
+"""PEFT's field name (or `scale`) by a key's last words: ss_network_alpha means lora_alpha."""
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
@@ -49,13 +46,10 @@ class ScaleError(CheckpointError):
 
 
 class StatedScale(NamedTuple):
-    """The scale that a LoRA file states.
+    """The scale that a LoRA file states: `scale`, or alpha / rank, or alpha / sqrt(rank) if `by_root`.
 
     where: the file's name in errors.
-    alpha, rank: the numbers that give the scale alpha / rank, or alpha / sqrt(rank) if `by_root`. Each is None if not
-    stated.
     alphas, ranks: exceptions for some layers, by a pattern of the layer's name.
-    scale: the scale, if the file states it instead of alpha and rank.
     """
 
     where: str
@@ -67,18 +61,8 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer, by which the product of its LoRA matrices is multiplied:
-
-        - alpha / `rank` if the file states alpha, or alpha / sqrt(`rank`) if `by_root` (rsLoRA).
-        - Otherwise the scale that the file states.
-        - Otherwise 1.
-
-        layer: the layer's name in the file.
-        rank: the rank of the layer's tensors.
-
-        Raises ScaleError if the file states a rank other than `rank`, or both alpha and a scale that differs by more
-        than 1 %.
-        """
+        """Return the scale of the layer, 1 if the file states none. Raise ScaleError if the file states another rank,
+        or a contradictory alpha and scale."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -98,19 +82,11 @@ class StatedScale(NamedTuple):
 
 
 def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA file states in its safetensors `header`, or else in a JSON file in its folder.
-    `keys` are the names of the LoRA's tensors.
+    """Return the scale that a LoRA file states in its safetensors header, or else in a JSON file in its folder.
 
-    For FILE.safetensors the JSON files are tried in this order:
+    keys: the names of the LoRA's tensors.
 
-    1. adapter_config.json.
-    2. config.json and lora_config.json, if they name a LoRA's alpha or scale, or contain alpha and rank.
-    3. FILE.json and FILE_config.json, under the same condition.
-
-    Files of 1 and 2 are read only if FILE begins with adapter_model or is the folder's only weight file.
-
-    Without a stated scale the scale is 1, also for a LoRA converted from kohya's names to PEFT's: its matrices include
-    the scale. Raises CheckpointError for values that are not numbers and for adapters that are not plain LoRAs.
+    Raise CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs.
     """
     peft = any(".lora_A." in key for key in keys)
     if TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys):
@@ -134,8 +110,10 @@ def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()
 
 
 class _Value(NamedTuple):
-    """A value that concerns a LoRA's kind or scale. `name` is PEFT's name of the field, or `scale`. `of_lora` states
-    whether the key or the object around it, such as adapter_config, certainly belongs to a LoRA."""
+    """A value of PEFT's field `name`, or of `scale`.
+
+    of_lora: whether the key or its object certainly belongs to a LoRA.
+    """
 
     name: str
     value: Any
@@ -143,8 +121,7 @@ class _Value(NamedTuple):
 
 
 def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
-    """Return the values that concern a LoRA's kind or scale, also from nested objects. In objects that are not clearly
-    a LoRA's, only keys such as lora_alpha count. `where` names the file in errors."""
+    """Return the values that concern a LoRA's kind or scale, also from nested objects."""
     objects = {key: _parse(value) for key, value in stated.items() if _OBJECT.match(key)}
     if broken := next((key for key in PACKED if isinstance(objects.get(key), str) and objects[key]), None):
         raise CheckpointError(f"{where}: {broken} is not JSON: {objects[broken]!r:.40}")
@@ -172,16 +149,12 @@ def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
 
 
 def _is_of_a_lora(values: Sequence[_Value]) -> bool:
-    """Return whether values in a JSON file describe a LoRA: both alpha and rank, or an alpha or scale that certainly
-    belongs to a LoRA. A bare `scale` is not enough, because other files have this key."""
     names = {each.name for each in values}
     return {ALPHA, RANK} <= names or any(each.of_lora and each.name in (ALPHA, SCALE) for each in values)
 
 
 def _parse(value: Any) -> Any:
-    """Return the value that a text states as JSON. The text "True" or "False", as Python prints it, gives a bool. A
-    text in UNKNOWN gives None. Any other text that is not JSON, and a value that is not a text, is returned
-    unchanged."""
+    """Return the value of a JSON text, or None for a text in UNKNOWN. Anything else stays unchanged."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -231,7 +204,7 @@ def _pattern(value: Any, where: str) -> dict[str, float]:
 
 
 def _matching(values: Mapping[str, float], layer: str, default: float | None) -> float | None:
-    """Return the value of the first pattern that matches the end of the layer's name, as in PEFT; else `default`."""
+    """Return the value of the first pattern that matches the end of the layer's name, else `default`."""
     for key, value in values.items():
         if layer == key or layer.endswith(f".{key}") or re.match(rf"(.*\.)?({key})$", layer):
             return value
