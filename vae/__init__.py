@@ -1,5 +1,4 @@
-"""Wan 2.1's video VAE. It encodes a start image to a latent, and decodes a latent to frames, in one call or in
-parts."""
+"""Wan 2.1's video VAE, which encodes a start image and decodes latents to frames."""
 
 from __future__ import annotations
 
@@ -41,11 +40,8 @@ def load_vae(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> VAE:
-    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names, in `dtype` on `device`.
-
-    A `.pth` file must be a plain state dict. The VAE's width is read from the weights. Raises CheckpointError for
-    weights that are not a Wan 2.1 VAE's, or not finite.
-    """
+    """Load a VAE from a file, or build it from tensors with the official names. Raise CheckpointError if the weights
+    are not a finite Wan 2.1 VAE."""
     source = "the VAE's tensors" if isinstance(weights, Mapping) else str(weights)
     if isinstance(weights, Mapping):
         check_shapes(source, {name: tuple(tensor.shape) for name, tensor in weights.items()})

@@ -1,4 +1,4 @@
-"""The kernels for the VAE decoder's convolutions over three frames, their accuracy test, and the choice of a kernel."""
+"""The convolution kernels for the VAE decoder, their accuracy test, and the choice of one."""
 
 from __future__ import annotations
 
@@ -16,26 +16,15 @@ from ..model.ops.implementation import on_its_gpu
 from .network import EPSILON, Decoder
 
 ALIGNED = 4
-"""The number of int32 values for each layer in the table of slots (see pooled.py): three slot numbers and an unused
-value. The unused value aligns each layer's values to 16 bytes, because the kernels are compiled for aligned
-addresses."""
+"""The int32 values per layer in the table of slots: three slot numbers, and padding to 16 bytes."""
 WORST = 2.8e-3
-"""A convolution kernel passes the accuracy test if its relative RMS error is below this limit: 0.0028, or -51 dB.
-
-With random weights, an error of this size in all convolutions of the decoder gives a video with a PSNR of 51.5 dB. The
-rounding of the decoder's other operations to fp16 alone gives 58.9 dB on an H100. With both errors the PSNR stays above
-50 dB.
-"""
+"""The relative RMS error (-51 dB) below which a convolution kernel passes the accuracy test."""
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
-"""The tensor sizes in the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
-
-On a GPU there are 384 channels, the decoder's largest number, because the error of fp16 sums grows with that number.
-The frames are 58 pixels high, like the latent of a video with a height of 464 pixels.
-"""
+"""The tensor sizes in the accuracy test, on a GPU and on the CPU."""
 
 
 class KitchenDecoder(Decoder):
-    """A `Decoder` that computes its convolutions over time with the library comfy-kitchen. The VAE must be in fp16."""
+    """A `Decoder` for an fp16 VAE that computes temporal convolutions with comfy-kitchen."""
 
     def _causal_conv(self, name: str, x: Tensor) -> Tensor:
         frames = [*(self.past.get(name) or 2 * [torch.zeros_like(x)]), x]
@@ -44,13 +33,8 @@ class KitchenDecoder(Decoder):
 
 
 def convolution_of(device: torch.device) -> str | None:
-    """Return the name of the convolution kernel for the VAE's decoder on a GPU, or None if no kernel is accurate.
-
-    On Hopper GPUs it is the first supported kernel in choice/table.py, without a test, because the table's order was
-    measured on these GPUs. On other GPUs it is the fastest kernel that passes the accuracy test. If memory runs out
-    during the test, "torch" is returned, and the next call tests again. Raises InputError for an invalid value of
-    LINGBOT_WORLD_KERNELS.
-    """
+    """Return the name of the convolution kernel to use on a GPU, or None if no kernel suits. The first call may test
+    the kernels."""
     card = card_of(device)
     if by_order("convolution", card):
         return next((each.name for each in candidates("convolution", card)), None)
@@ -61,8 +45,8 @@ def convolution_of(device: torch.device) -> str | None:
 
 
 def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen. `weight` is
-    [out, 3 * C, h, w], with the channels of the oldest frame first; `bias` is [out]."""
+    """Return the convolution [1, out, H, W] over three frames [1, C, H, W]. `weight` is [out, 3 * C, h, w], the oldest
+    frame's channels first."""
     from comfy_kitchen import fp16_conv3d
 
     (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2
@@ -74,12 +58,8 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out] for tests of kernels.
-
-    `size` states H (`rows`), C (`dim`) and `out`; W is about 5 / 4 * H. If `rows` has its default value, `size` is
-    replaced by EXACTNESS on a GPU, and by ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (see
-    model/kernels/convolution.py), and the weight is channels last.
-    """
+    """Return random fp16 frames [3, C, H, W], a view of a pool, a weight [out, 3 * C, 3, 3] and a bias. EXACTNESS or
+    ON_CPU replaces a default `size`."""
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
         size = ON_CPU if device.type == "cpu" else EXACTNESS
@@ -91,18 +71,15 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
 
 
 def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference for tests. `weight` is
-    [out, 3 * C, 3, 3], with the channels of the oldest frame first; `bias` is [out]."""
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32. `weight` is [out, 3 * C, 3, 3], the
+    oldest frame's channels first."""
     return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
 
 
 @attempt("convolution", OURS)
 def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs.
-
-    The frames must be a view of a pool, as made by `random_convolution`. `weight` is [out, 3 * C, 3, 3], channels last;
-    `bias` is [out].
-    """
+    """Convolve three frames [3, C, H, W], a view of a pool, by the Hopper kernel. Return [1, out, H, W]. `weight` is
+    [out, 3 * C, 3, 3], channels last."""
     from ..model.kernels.hopper import convolution as convolution_hopper
 
     rows, slots, size = _pooled(frames)
@@ -111,8 +88,6 @@ def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @attempt("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the same convolution as `by_cuda`, computed by Triton kernels. The first kernel writes the newest frame to
-    its slot."""
     from ..model.kernels import convolution
 
     rows, slots, size = _pooled(frames)
@@ -135,19 +110,18 @@ KINDS["convolution"] = Kind(random_convolution, exact_convolution, WORST)
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Return a kernel's arguments for `frames`, a view of a pool: rows [pixels, C], slot numbers, (height, width)."""
+    """Return a kernel's arguments for frames in a pool: rows [pixels, C], slot numbers and (height, width)."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
     return rows, torch.arange(ALIGNED, dtype=torch.int32, device=frames.device), (height, width)
 
 
 def matrix(weight: Tensor) -> Tensor:
-    """Return a convolution weight [out, in, h, w], channels last in memory, as a view [out, h * w * in]."""
+    """Return a channels-last convolution weight [out, in, h, w] as a view [out, h * w * in]."""
     return weight.permute(0, 2, 3, 1).flatten(1)
 
 
 def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W] for `size` (H, W). The view
-    leaves out the rows of zeros, which are one pixel at the end of each line, and a line at the end of the map."""
+    """Return a view [1, C, H, W] of a feature map [(H + 1) * (W + 1), C] without its padding of zeros."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]

@@ -17,8 +17,7 @@ from .splitting import Blender, Corner, Stripe, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The state of a decoder: the last two input frames of each causal layer, by the layer's name. A PooledDecoder stores
-these frames in pools instead (see pooled.py)."""
+"""The last two input frames of each causal layer, by the layer's name. A PooledDecoder has pools instead."""
 
 NOT_FINITE = (
     "The latent holds numbers that are not finite (NaN, infinity), so the video would be black. Possible causes: a "
@@ -26,30 +25,20 @@ NOT_FINITE = (
     "weights."
 )
 REACH = 42
-"""The decoder's state depends only on the last 42 latent frames: decoding these gives the state bit for bit."""
+"""The decoder's state depends only on this many last latent frames."""
 
 
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
-    """Return the video uint8 [F, H, W, 3] on the CPU, decoded from a normalised latent [1, 16, f, h, w].
-
-    After `vae.enable_tiling()`, overlapping tiles of 256 pixels are decoded one by one. This needs less memory, takes
-    longer and leaves faint seams. `progress(done, total)` is called after each latent frame of each tile. If a frame
-    has NaN or infinity, raises OverflowError for a VAE in fp16, and InputError for other dtypes.
-    """
+    """Decode a normalised latent [1, 16, f, h, w]. Return the video, uint8 [F, H, W, 3], on the CPU. Raise InputError,
+    or OverflowError for an fp16 VAE, if a frame is not finite."""
     return VideoDecoder(vae, *latent.shape[-2:]).decode(latent, progress, last=True)
 
 
 class VideoDecoder:
-    """A decoder of one video in parts. The frames have the same bits as if the whole video were decoded in one call.
+    """A decoder of one video in parts. The frames equal those of one call bit for bit.
 
-    Between two parts the decoder keeps its state, two frames for each causal layer: 3.8 GB for 832x480 pixels in fp32.
-    In fp16 the decoder's kernels may be recorded as a CUDA graph (see `pooled.records`). State and graph then take 2.7
-    GB.
-
-    vae: the VAE. The latents passed to `decode` may be on another device.
-    height, width: the size of the latent.
-    park: whether the state is moved to host memory between two parts. With several tiles the state is always moved.
-    stripe: the only part of each frame to decode, without tiles; None for full frames.
+    park: whether to keep the state in host memory between parts; always with tiles.
+    stripe: the only part of each frame to decode; None for full frames.
     """
 
     def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None) -> None:
@@ -66,29 +55,18 @@ class VideoDecoder:
         return self._vae.device
 
     def _on_its_gpu(self) -> AbstractContextManager[object]:
-        """Return a context in which the VAE's GPU is the current CUDA device, because Triton launches kernels only on
-        that device."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """Return a decoder for another video with this latent `height` and `width`. It has the same VAE and `park`, and
-        decodes full frames."""
+        """Return a decoder of full frames for another video, with the same VAE and `park`."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()
     def decode(
         self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, later: bool = False
     ) -> Tensor:
-        """Return frames uint8 [F, H, W, 3] on the CPU, decoded from the next normalised latent frames [1, 16, n, h, w].
-
-        A latent frame becomes four frames, but a video's first latent frame becomes one. With a stripe, the frames are
-        of the stripe's size. `progress(done, total)` is called after each latent frame of each tile. `last` is whether
-        this is the video's last part; the state is then freed.
-
-        With `later` the call does not wait for the GPU. Call `check`, and read the frames, only after the GPU has
-        finished the work queued so far. Without `later`, this method raises the errors of `check`. After an exception
-        the decoder cannot continue.
-        """
+        """Decode the next latent frames [1, 16, n, h, w]. Return CPU frames, uint8 [F, H, W, 3]. `last` frees the
+        state. With `later`, wait for the GPU and call `check` before reading the frames."""
         with self._on_its_gpu():
             video = self._decode(latent, progress, last, later)
         if not later:
@@ -127,8 +105,7 @@ class VideoDecoder:
         return new_decoder(self._vae, self._stripe, recorded=not self._park)
 
     def check(self) -> None:
-        """Raise an error if a frame decoded since the last check contains NaN or infinity. The error is OverflowError
-        for a VAE in fp16, and InputError for other dtypes."""
+        """Raise InputError, or OverflowError for an fp16 VAE, if a frame decoded since the last check is not finite."""
         finite, self._finite = all(self._finite), []
         if not finite and self._vae.dtype == torch.float16:
             raise OverflowError("a number in the VAE is too large for fp16")
@@ -136,8 +113,7 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _park_state(self, corner: Corner, past: State) -> State:
-        """Return the state to keep for the tile at `corner`: `past` itself, or a copy in host memory if states are
-        parked. The copies are queued on the GPU after the decoding."""
+        """Return the state to keep for a tile: `past` itself, or a copy in host memory."""
         if not self._park:
             return past
         parked = self._parked[corner]

@@ -1,5 +1,4 @@
-"""The translation of VAE tensor names from diffusers' AutoencoderKLWan to the official names. It is the inverse of
-convert_vae in diffusers' scripts/convert_wan_to_diffusers.py."""
+"""The translation of tensor names of diffusers' AutoencoderKLWan to the official VAE names."""
 
 import re
 

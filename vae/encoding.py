@@ -14,17 +14,12 @@ from .splitting import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""All latent frames after the first 30 are equal bit for bit in the latent of an image followed by endless grey frames.
-From there on, the encoder's convolutions no longer reach back to the image."""
+"""The number of latent frames after which the latent of an image and endless grey frames is constant."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
-    """Return the normalised latent of a video: the image `frame`, then `frames - 1` grey frames (zeros).
-
-    `frame` is float32 [3, H, W] from -1 to 1. The latent is float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the
-    VAE's device. After 117 frames the latent frames repeat, so longer videos take hardly more time.
-    `progress(done, total)` is called after each latent frame of each tile.
-    """
+    """Encode an image, float32 [3, H, W] from -1 to 1, followed by grey frames to `frames` in all. Return the
+    normalised latent, float32 [1, 16, f, H / 8, W / 8]."""
     height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)
     latent = torch.empty(1, LATENT_CHANNELS, length, height, width, device=vae.device)
@@ -40,7 +35,7 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
 
 @torch.no_grad()
 def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
-    """Yield the normalised latent frames, float32 [1, 16, h, w], of `frame` [3, H, W] and endless zeros."""
+    """Yield the normalised latent frames [1, 16, h, w] of an image [3, H, W] and endless grey frames."""
     frame = frame[None].to(vae.device, vae.dtype).contiguous(memory_format=torch.channels_last)
     encoder = Encoder(vae.weights)
     for image in chain([frame], repeat(torch.zeros_like(frame))):

@@ -1,9 +1,4 @@
-"""The network of Wan 2.1's VAE (arXiv 2503.20314, section 4.1), which processes one frame at a time.
-
-Every convolution over time is causal: it reads a frame and the two frames before it, or zeros before the first frame.
-Here such a convolution is a 2D convolution over the channels of the three frames. Only the two previous frames are
-stored between calls, so a video may have any length, and a video decoded in parts has the same bits as in one call.
-"""
+"""The network of Wan 2.1's VAE (arXiv 2503.20314, section 4.1), which processes one frame at a time."""
 
 from __future__ import annotations
 
@@ -21,10 +16,9 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The base class of encoder and decoder, with the layers of both and their state for one video.
+    """The base class of encoder and decoder: their common layers, and their state for one video.
 
-    weights: the tensors of the VAE by name.
-    past: the last input frames of each temporal layer, [1, C, H, W] each, by the layer's name.
+    past: the last input frames [1, C, H, W] of each temporal layer.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -64,7 +58,6 @@ class Network:
         return self._residual(f"{side}.middle.2", x)
 
     def _attention(self, name: str, x: Tensor) -> Tensor:
-        """Return x [1, C, H, W] plus the output of single-head attention over the pixels of this frame."""
         gamma = self.weights[f"{name}.norm.gamma"]
         qkv = self._conv(f"{name}.to_qkv", F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1))
         query, key, value = qkv.flatten(2).transpose(1, 2)[None].chunk(3, dim=-1)
@@ -73,30 +66,20 @@ class Network:
 
 
 class Decoder(Network):
-    """The decoder. A video's first latent frame becomes one frame, and each later latent frame becomes four.
-
-    With a `stripe`, only this part of each frame is decoded. The layers at the latent's own size, a twentieth of the
-    computation, still process the full frame, because attention reads all pixels. The layers at larger sizes process
-    only the stripe and the margin that their convolutions need.
-    """
+    """The decoder of full frames, or of one `stripe` of each."""
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
         super().__init__(weights)
         self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames [1, 3, 8h, 8w], of about -1 to 1, for the next latent frame [1, 16, h, w]. The latent frame
-        must be denormalised (see `VAE.denormalized`)."""
+        """Yield the frames [1, 3, 8h, 8w], about -1 to 1, of the next denormalised latent frame [1, 16, h, w]. A
+        video's first latent frame yields one frame, others four."""
         x = self._causal_conv("decoder.conv1", self._conv("conv2", latent))
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield the frames for the feature map x: run the decoder stage that begins with the layer
-        decoder.upsamples.<index>, and all later stages.
-
-        A stage has three residual blocks. All stages except the last then double height and width, and some also double
-        the frame rate.
-        """
+        """Yield the frames for the feature map x by the stage that starts at layer `index`, and all later stages."""
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"
@@ -108,11 +91,7 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
-        """Return the feature map x [1, C, h, w] upsampled by 2, the input of the next decoder stage.
-
-        `index` is the number of the next stage's first layer. `name` is the convolution after the upsampling. If only a
-        stripe is decoded, the result is cropped to the stripe and its margin.
-        """
+        """Return x upsampled by 2, and cropped to the stripe and its margin."""
         x = self._doubled(name, x)
         if self._stripe is None:
             return x
@@ -122,11 +101,7 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return the two feature maps, one per frame, that the temporal convolution `name` computes from x.
-
-        Without such a convolution, or for the video's first frame, return only x. The first frame does not enter
-        `past`, so the next call reads zeros in its place.
-        """
+        """Return two feature maps, or only x without a temporal convolution or for the video's first frame."""
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -136,11 +111,7 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder. A video's first frame becomes a latent frame, and so does each group of four later frames.
-
-    All grey frames after a start image are the same tensor object. Once a layer's state holds only this tensor, the
-    layer returns its previous result instead of computing it again.
-    """
+    """The encoder of a video. Layers reuse their previous result once their state holds one repeated tensor object."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)
@@ -148,8 +119,8 @@ class Encoder(Network):
         self._given: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
-        """Return the latent frame [1, 16, H / 8, W / 8] that the frame [1, 3, H, W] completes, or None. The latent
-        frame is not normalised yet (see `VAE.normalized`)."""
+        """Encode a frame [1, 3, H, W]. Return the latent frame [1, 16, H / 8, W / 8], not normalised, or None if it
+        needs more frames."""
         x = frame
         for stage in range(3):
             halved = self._halve_time(stage, self._halve_size(stage, x))
@@ -171,11 +142,7 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Halve the frame rate: return None for the first x of each pair, and one feature map for the second x.
-
-        A convolution over time reads the pair and the feature map before it. For a video's first frame, and in a stage
-        without this convolution, x is returned unchanged.
-        """
+        """Return None for the first x of a pair, else a feature map."""
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:
             return x
@@ -193,8 +160,7 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """Return how many of the last inputs of the layer `name`, up to and including x, were the same tensor object as
-        x."""
+        """Return how many of the layer's last inputs, including x, were the same tensor object as x."""
         last, times = self._seen.get(name, (None, 0))
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]

@@ -1,13 +1,4 @@
-"""The VAE's decoder with convolution kernels, in Triton or CUDA, that read the stored frames in place.
-
-A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Temporal layers
-with feature maps of one shape store their frames in one pool, with two slots for each of these layers and one free
-slot. A layer writes a new frame to the free slot, and its convolution reads three slots. Then the slot of the layer's
-oldest frame becomes free.
-
-Python computes the slots of all layers for a latent frame in advance and copies the slot numbers to the GPU, where
-kernels read them. So a CUDA graph recorded for one latent frame can decode all later ones.
-"""
+"""The VAE's decoder with convolution kernels that read stored frames in place (see model/kernels/convolution.py)."""
 
 from __future__ import annotations
 
@@ -47,17 +38,14 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory.
-
-    Its results differ from those of `Decoder` by rounding only. Instead of doubling an image before a 3x3 convolution,
-    it applies four 2x2 kernels to the original image (see `weights.quarters`).
-    """
+    """A `Decoder` that stores its state in pools of frames, [slots, C, H + 1, W + 1], channels last. Its results differ
+    from `Decoder`'s by rounding only."""
 
     _given: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
-        """Create a decoder of full frames, or only of one `stripe` of each. If `recorded`, the kernels are recorded as
-        a CUDA graph, so the tensors in `past` must not move in memory."""
+        """Create a decoder of full frames or of one `stripe`. If `recorded`, a CUDA graph is recorded, and the tensors
+        in `past` must not move."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -86,8 +74,7 @@ class PooledDecoder(Decoder):
         return self.recording.decode(self._computed, latent)
 
     def _upload_slots(self, slots: list[list[int]]) -> None:
-        """Copy the slot numbers of each layer's frames to the table on the GPU, in the order in which the layers run.
-        The call does not wait for the copy; torch keeps the pinned memory until the copy is done."""
+        """Copy the slot numbers of each layer's frames to the GPU, in the layers' order, without waiting."""
         rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
@@ -101,8 +88,6 @@ class PooledDecoder(Decoder):
         return super().decode(latent)
 
     def _compile(self) -> None:
-        """Compile the kernels for the shapes of the decoder's weights, which takes some seconds. A background thread
-        runs this once for each GPU and VAE width."""
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding raises the error again
             _convolution_hopper(self._compiler[0])
@@ -132,8 +117,7 @@ class PooledDecoder(Decoder):
         return self._convolve_in_time(name, x)
 
     def _convolve_in_time(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
-        """Return the convolution of temporal layer `name` over x and the two previous frames, plus the tensor `added`.
-        x is written to the layer's pool, after the norm layer `norm` and SiLU if a norm is given."""
+        """Write x to the layer's pool, after `norm` and SiLU if given. Return the convolution plus `added`."""
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         pool, slots = self._pool(name, x), next(self._given)
         gamma = None if norm is None else self.weights[f"{norm}.gamma"]
@@ -150,22 +134,14 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """Return the convolution of three frames of a pool as rows [(H + 1) * (W + 1), out], plus `added`.
-
-        x: the pool's rows.
-        slots: the numbers of the frames' slots.
-        weight, bias: a matrix from `convolutions.matrix`, and [out].
-        size: (H, W).
-        side: the height and width of the convolution's kernel in pixels.
-        """
+        """Return the convolution of three frames of a pool plus `added`, as rows [(H + 1) * (W + 1), out]."""
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
             return ours.convolve(x, slots, weight, bias, size, added)
         return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
     def _pool(self, name: str, x: Tensor) -> Tensor:
-        """Return the rows of the pool of layer `name`. The first call creates the pool, with zeros, for frames of the
-        shape of x."""
+        """Return the rows of a layer's pool, which the first call creates."""
         key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
@@ -186,12 +162,8 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a decoder network for a VAE: a PooledDecoder, a KitchenDecoder or a plain Decoder, depending on the
-    convolution kernel for the device.
-
-    stripe: the part of each frame to decode; None for full frames.
-    recorded: whether a PooledDecoder records its kernels as a CUDA graph. Other decoders ignore it.
-    """
+    """Return a PooledDecoder, KitchenDecoder or plain Decoder, by the device's convolution kernel. Only a PooledDecoder
+    can be `recorded` as a CUDA graph."""
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16
@@ -201,19 +173,13 @@ def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
 
 
 def suits(vae: VAE) -> bool:
-    """Return whether a PooledDecoder supports this VAE (see `records`), and the decoder's Triton kernel works on the
-    VAE's device."""
+    """Return whether a PooledDecoder supports this VAE, and its Triton kernel works on the VAE's device."""
     return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether the VAE's decoder can be a PooledDecoder, which a CUDA graph can record. All of these must hold:
-
-    - The device is a CUDA GPU, the VAE's `dtype` is fp16, and Triton loads.
-    - The VAE's base `width`, its number of channels at full resolution, is a multiple of 32.
-    - The chosen convolution kernel (see `convolution_of`) is Triton's or this project's CUDA kernel. Except on Hopper
-      GPUs, the first call tests the available kernels.
-    """
+    """Return whether a VAE decoder with this device, dtype and base width can be recorded as a CUDA graph. The first
+    call may test kernels."""
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not triton_loads():
         return False
     return convolution_of(device) in (OURS, TRITON)
@@ -221,7 +187,6 @@ def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool
 
 @cache
 def _works(device: torch.device) -> bool:
-    """Return whether Triton compiles and runs the decoder's kernel on this GPU; a failure is logged."""
     try:
         from ..model.kernels import convolution
 
@@ -237,7 +202,7 @@ def _works(device: torch.device) -> bool:
 
 @cache
 def _convolution_hopper(device: torch.device) -> ModuleType | None:
-    """Return kernels/hopper/convolution.py if its kernel works on this GPU, else None; a failure is logged."""
+    """Return kernels/hopper/convolution.py if its kernel works on this GPU, else None."""
     if device.type != "cuda" or not serves("convolution", OURS, card_of(device)):
         return None
     from ..model.kernels.hopper import convolution as convolution_hopper
@@ -253,15 +218,14 @@ def _over_time(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """Return the name of a temporal layer's pool. Layers of one stage with the same number of channels share a pool."""
+    """Return a layer's pool name. Layers of one stage with equal channels share a pool."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line and at the end. If x
-    comes from `picture`, or is some channels of a map from `picture`, the result is a view. Otherwise x is copied."""
+    """Return a feature map [1, C, H, W] as rows with padding of zeros, a view if possible."""
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

@@ -1,5 +1,4 @@
-"""A recorder of the VAE's decoding of one latent frame as a CUDA graph, which the GPU replays without waiting for
-Python."""
+"""A recorder of the VAE's decoding of one latent frame as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -14,21 +13,17 @@ from ..model.graphs.capture import ONE_AT_A_TIME, failure_of, message_of, on_rec
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
-"""The function to record, which decodes a latent frame and yields its video frames. The function may only launch
-kernels that use memory at constant addresses."""
+"""A function that decodes a latent frame and yields video frames. It may only launch kernels on memory at constant
+addresses."""
 
 
 class Recording:
-    """A recorder that decodes the latent frames of one video, except the first one, by a CUDA graph.
-
-    The first call decodes as usual. The second call records a CUDA graph, replays it with its own latent frame, and
-    compares the result with the usual decoding. Later calls replay the graph. If the recording or the comparison fails,
-    all later calls decode as usual.
-    """
+    """A recorder that replays the decoding of latent frames as a CUDA graph from the third call on. If recording or its
+    test fails, it decodes as usual."""
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """Create a recorder. `state()` returns the tensors that decoding changes in place. Their values are restored
-        after the test replay, so that the usual decoding starts from the same state."""
+        """Create a recorder. `state()` returns the tensors that decoding changes in place; the test replay restores
+        them."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -39,7 +34,7 @@ class Recording:
         return self._graph is not None
 
     def decode(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames of `decode(latent)`, computed or replayed. The next call overwrites replayed frames."""
+        """Return the frames of `decode(latent)`. The next call overwrites replayed frames."""
         if self._failed:
             return decode(latent)
         if self._latent is None:
@@ -52,14 +47,12 @@ class Recording:
         return iter(self._frames)
 
     def _allocate(self, frames: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Yield `frames` unchanged, and allocate a tensor for each, into which every later replay writes."""
         for frame in frames:
             self._frames.append(torch.empty_like(frame))
             yield frame
 
     def _record_and_try(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Yield the frames of `decode(latent)`. Also record it as a CUDA graph, and keep the graph if a replay gives
-        the same frames within a tolerance."""
+        """Yield the frames of `decode(latent)`, and keep a graph whose replay gives the same frames."""
         assert self._latent is not None
         try:
             graph = self._record(decode, self._latent)
@@ -92,7 +85,6 @@ class Recording:
             torch.cuda.empty_cache()
 
     def _record(self, decode: Decode, latent: Tensor) -> torch.cuda.CUDAGraph:
-        """Return a CUDA graph of `decode(latent)`, without computing the frames. Raises RuntimeError if it fails."""
         with ONE_AT_A_TIME:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
             graph = torch.cuda.CUDAGraph()

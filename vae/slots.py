@@ -1,4 +1,4 @@
-"""The slots that frames get in the pools of pooled.py, chosen before a latent frame is decoded."""
+"""The slots that frames get in the decoder's pools, chosen before a latent frame is decoded."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from .network import Decoder
 
 
 class Slots:
-    """The slots in which the decoder's temporal layers store their input frames. Several layers share a pool of slots:
-    two for each layer, with the layer's last two frames, and one free slot for the next new frame of any layer. `pools`
-    maps a layer's name to its pool's name."""
+    """The slots in which temporal layers store input frames. `pools` maps each layer's name to its pool's name. A pool
+    has two slots per layer and a free one."""
 
     def __init__(self, pools: Mapping[str, str]) -> None:
         self._pools, self._own = pools, dict[str, list[int]]()
         self._free = {pool: list(range(2 * layers + 1)) for pool, layers in Counter(pools.values()).items()}
 
     def take(self, layer: str) -> list[int]:
-        """Return the slot numbers of a layer's three frames: the frame before the last, the last frame, and the new
-        frame, which gets the free slot. The slot of the oldest frame becomes free for the next call."""
+        """Return the slots of a layer's three frames, the oldest first. The new frame gets the free slot; the oldest
+        frame's slot becomes free."""
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]
@@ -32,7 +31,7 @@ class Slots:
 
 
 class _LayerRecorder(Decoder):
-    """A decoder that computes nothing, but records the order in which its temporal layers run."""
+    """A decoder that computes nothing, but records the order of its temporal layers."""
 
     def __init__(self, weights: Mapping[str, Tensor], first: bool) -> None:
         super().__init__(weights)
@@ -66,11 +65,8 @@ class _LayerRecorder(Decoder):
 
 
 def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
-    """Return the names of the temporal layers, in the order in which they get frames while a latent frame is decoded.
-
-    A layer that gets several frames is listed several times. `first` is True for a video's first latent frame, which
-    becomes one frame; other latent frames become four.
-    """
+    """Return the names of the temporal layers in the order in which they run for a latent frame, with repetitions.
+    `first` marks a video's first latent frame."""
     recorder = _LayerRecorder(weights, first)
     for _frame in recorder.decode(torch.empty(0)):
         pass

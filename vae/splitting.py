@@ -1,4 +1,4 @@
-"""Splits of frames: overlapping tiles of 256 pixels save memory, and stripes are decoded by several processes."""
+"""The split of frames into overlapping tiles, to save memory, or into stripes for several processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Corner = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a frame with `height` x `width` latent pixels, each identified by its top left latent pixel. `tile`
-    is the side of a tile, and `stride` the distance between tiles, in latent pixels."""
+    """The tiles of a frame, each identified by its top left pixel. All sizes are in latent pixels."""
 
     height: int
     width: int
@@ -27,30 +26,26 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, cut: bool) -> Tiling:
-        """Return the tiles of a frame with `height` x `width` latent pixels. There is only one tile if `cut` is False,
-        or if the frame is not larger than a tile."""
+        """Return the tiles of a frame with `height` x `width` latent pixels: a single tile if `cut` is False or the
+        frame is small."""
         if cut and max(height, width) > TILE:
             return cls(height, width, TILE, STRIDE)
         return cls(height, width, max(height, width), max(height, width))
 
     @property
     def corners(self) -> list[Corner]:
-        """The top left latent pixel of each tile, from left to right, then from top to bottom."""
+        """The top left latent pixel of each tile, row by row."""
         return list(product(range(0, self.height, self.stride), range(0, self.width, self.stride)))
 
     def crop(self, image: Tensor, corner: Corner, scale: int = 1) -> Tensor:
-        """Return the tile at `corner` (in latent pixels) of an image [..., h, w] at `scale` times the latent's size."""
+        """Return the tile at `corner`, in latent pixels, of an image [..., h, w] at `scale` times the latent's size."""
         (top, left), size = (scale * each for each in corner), scale * self.tile
         return image[..., top : top + size, left : left + size]
 
 
 @dataclass
 class Blender:
-    """A blender that joins the overlapping tiles of images. Tiles must be added in the order of `tiling.corners`.
-
-    Several images, each with a number, may be in progress at a time. Overlaps are stored until the tiles to the right
-    and below are added.
-    """
+    """A blender of overlapping tiles to images. The tiles of an image must come in the order of `tiling.corners`."""
 
     tiling: Tiling
     scale: int = 1
@@ -58,9 +53,8 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Add a tile. Return the (rows, columns) of the part of the image that this tile completes, and the pixels
-        [..., h, w] of this part. `image` is the image's number, `corner` the tile's top left latent pixel. `tile` is
-        blended in place."""
+        """Add a tile, which is blended in place. Return the (rows, columns) that this tile completes, and their pixels
+        [..., h, w]. `image` is the image's number."""
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)
@@ -77,7 +71,7 @@ class Blender:
 
 
 def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
-    """Blend the end of the previous tile `before` into the start of `tile`, in place, along the dimension `dim`."""
+    """Blend the end of the previous tile into the start of `tile`, in place, along `dim`."""
     extent = min(before.shape[dim], tile.shape[dim])
     share = torch.arange(extent, device=tile.device, dtype=tile.dtype) / extent
     share = share.view(-1, 1) if dim == -2 else share
@@ -86,22 +80,16 @@ def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
 
 
 HALO = {2: 12, 4: 10, 8: 7}
-"""The margin around a stripe that the decoder needs, in pixels, at 2, 4 and 8 times the latent's resolution.
-
-Each 3x3 convolution reads one more pixel on each side. A margin of n pixels after a doubling of the size needs n / 2
-before it, rounded up.
-
-- At 8 times: 6 convolutions in residual blocks and one at the end, so 7.
-- At 4 times: the convolution after the doubling needs 7 + 1, which is 4 before the doubling. With 6 convolutions in
-  residual blocks, 10.
-- At 2 times: likewise 10 + 1, which is 6 before the doubling. With 6 more, 12.
-"""
+"""The pixels of margin around a stripe that the decoder needs, at 2, 4 and 8 times the latent's resolution."""
 
 
 @dataclass(frozen=True)
 class Stripe:
-    """A stripe of each frame: the latent pixels from `start` to `stop` (exclusive) in the dimension `dim`. `dim` is -1
-    for a stripe of columns, -2 for rows. `length` is the full frame's number of latent pixels in `dim`."""
+    """A stripe of each frame, from `start` to `stop` (exclusive) in latent pixels.
+
+    length: the full frame's latent pixels in `dim`.
+    dim: -1 for a stripe of columns, -2 for rows.
+    """
 
     start: int
     stop: int
@@ -110,34 +98,29 @@ class Stripe:
 
     @classmethod
     def of(cls, height: int, width: int, index: int, count: int) -> Stripe:
-        """Return stripe number `index` (from 0) of `count` stripes of a frame with `height` x `width` latent pixels.
-
-        The longer side is divided as evenly as possible. If it has fewer pixels than `count`, some stripes are empty.
-        """
+        """Return stripe number `index` of `count` nearly equal stripes along the longer side. Sizes are in latent
+        pixels; a stripe may be empty."""
         length, dim = (width, -1) if width >= height else (height, -2)
         return cls(length * index // count, length * (index + 1) // count, length, dim)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width of this stripe of a frame with `height` x `width` latent pixels."""
+        """Return the stripe's height and width for a frame with `height` x `width` latent pixels."""
         own = self.stop - self.start
         return (height, own) if self.dim == -1 else (own, width)
 
     def enter(self, x: Tensor, scale: int) -> Tensor:
-        """Return the part of x [..., h, w] that the decoder needs for this stripe and its margin, as a view.
-
-        `scale` is the resolution of x relative to the latent: 2, 4 or 8. At scale 2, x is the full frame. At scale 4 or
-        8, x is the result of this method for half the scale, after the decoder has doubled its size.
-        """
+        """Return a view of the stripe and its margin in x [..., h, w], at `scale` times the latent's resolution. At
+        scales 4 and 8, x is already cropped at half the scale."""
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)
 
     def own(self, picture: Tensor) -> Tensor:
-        """Return the pixels of the stripe from a decoded stripe with its margin, `picture` [..., h, w]."""
+        """Return the stripe's pixels from a decoded stripe with its margin, [..., h, w]."""
         return picture.narrow(self.dim, CELL * self.start - self._needed(CELL)[0], CELL * (self.stop - self.start))
 
     def within(self, frames: Tensor) -> Tensor:
-        """Return the pixels of this stripe from full frames [F, H, W, 3], as a view."""
+        """Return a view of the stripe's pixels in full frames [F, H, W, 3]."""
         return frames.narrow(self.dim - 1, CELL * self.start, CELL * (self.stop - self.start))
 
     def _needed(self, scale: int) -> tuple[int, int]:

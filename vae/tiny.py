@@ -1,12 +1,4 @@
-"""The tiny decoder taew2_1 (TAEHV), which previews a latent in a fraction of the VAE's time.
-
-Compared with the VAE's frames, the tiny decoder's frames have a PSNR of 29 dB. A latent frame passes through three
-stages, each of which doubles height and width. The last two stages also double the frame rate. Each stage has three
-memory blocks, which read a frame and the frame before it, or zeros before the first frame. Only the last input of each
-block is stored between calls, so a video decoded in parts has the same bits as in one call.
-
-The architecture comes from the TAEHV project (MIT licence); the code is our own.
-"""
+"""The tiny decoder taew2_1 (architecture from TAEHV, MIT licence), which previews a latent faster than the VAE."""
 
 from __future__ import annotations
 
@@ -27,24 +19,20 @@ from .weights import MEAN, STD, check_values, decode_weights
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
-"""The stages of the network. Each has the channels, the number of the first memory block in the tensor names, and the
-output frames for each input frame."""
+"""The stages: channels, number of the first memory block in the tensor names, and output frames per input frame."""
 LAST = 22
-"""The number, in the tensor names, of the network's last layer, which outputs pixels."""
+"""The number of the network's last layer in the tensor names."""
 BEFORE_FIRST = 3
-"""The network's first 3 of 4 output frames for a video's first latent frame are dropped, because this latent frame
-stands for a single video frame."""
+"""The number of output frames to drop for a video's first latent frame, which stands for a single frame."""
 SCALED = "lighttae"
-"""A part of the file names of decoders that expect denormalised latents, such as LightX2V's LightTAE. Such decoders are
-recognised only by name, because their tensors have the names and shapes of taew2_1."""
+"""A part of the file names of decoders that expect denormalised latents, such as LightTAE's."""
 
 
 def load_tiny_decoder(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TinyDecoder:
-    """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1, in `dtype` on
-    `device`. Weights of the encoder in the file are ignored. Raises CheckpointError if the file has other tensors, NaN
-    or infinity."""
+    """Load the tiny decoder from a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1. Raise CheckpointError if
+    the file has other tensors, NaN or infinity."""
     stored = decode_weights(
         str(path), read_tensors(path), lambda name: name if name.startswith("decoder.") else None, _check
     )
@@ -59,12 +47,10 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """A tiny approximate decoder that decodes one video in parts. Between the parts it stores the last input frame of
-    each temporal layer (memory block)."""
+    """A tiny approximate decoder of one video in parts."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
-        """Create a decoder from tensors by name, which `load_tiny_decoder` has checked. If `scaled`, latents are first
-        denormalised with the VAE's mean and standard deviation."""
+        """Create a decoder from checked tensors by name. If `scaled`, latents are denormalised first."""
         self._weights, self._scaled = weights, scaled
         self._past: dict[int, Tensor] = {}
         self._first = True
@@ -83,12 +69,8 @@ class TinyDecoder:
 
     @torch.no_grad()
     def decode(self, latent: Tensor) -> Tensor:
-        """Return the frames float32 [1, 3, n, 8h, 8w], from 0 to 1, of the video's next latent frames [1, 16, f, h, w].
-
-        The latent is normalised, as the model outputs it. The frames are on the decoder's device. A latent frame
-        becomes four frames, but a video's first latent frame becomes one. Raises InputError for a latent of another
-        shape.
-        """
+        """Decode the video's next normalised latent frames [1, 16, f, h, w]. Return the frames, float32 [1, 3, n, 8h,
+        8w] from 0 to 1. Raise InputError for another shape."""
         if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
             raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
         if not latent.shape[2]:
@@ -130,8 +112,7 @@ class TinyDecoder:
 
 
 class PreviewDecoder:
-    """A TinyDecoder with the methods `decode` and `check` of a VideoDecoder, so that callers can use either. `decode`
-    lacks the arguments `progress` and `last`."""
+    """A TinyDecoder with the `decode` and `check` of a VideoDecoder, without `progress` and `last`."""
 
     def __init__(self, decoder: TinyDecoder) -> None:
         self._decoder = decoder
@@ -142,12 +123,8 @@ class PreviewDecoder:
         return self._decoder.device
 
     def decode(self, latent: Tensor, *, later: bool = False) -> Tensor:
-        """Return the frames uint8 [n, H, W, 3] on the CPU of the video's next latent frames [1, 16, f, h, w]. Raises
-        InputError for a latent of another shape.
-
-        With `later` the call does not wait for the GPU. Call `check`, and read the frames, only after the GPU has
-        finished the work queued so far. Without `later`, this method raises the errors of `check`.
-        """
+        """Decode the next latent frames [1, 16, f, h, w]. Return CPU frames, uint8 [n, H, W, 3]. With `later`, wait for
+        the GPU and call `check` before reading the frames."""
         frames = self._decoder.decode(latent)[0].mul(255).round_().to(torch.uint8).permute(1, 2, 3, 0).contiguous()
         queued = later and self.device.type == "cuda"
         pixels = torch.empty(frames.shape, dtype=torch.uint8, pin_memory=queued).copy_(frames, non_blocking=queued)
@@ -164,7 +141,7 @@ class PreviewDecoder:
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shape of each of the tiny decoder's tensors, by name."""
+    """Return the shapes of the tiny decoder's tensors, by name."""
     of_tensors: dict[str, tuple[int, ...]] = {}
 
     def convolution(number: str, out: int, channels: int, *, bias: bool = True, side: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""The weights of Wan 2.1's VAE: reading them from files, checking them, and preparing them for the network."""
+"""The weights of Wan 2.1's VAE: read from files, checked, and prepared for the network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .network import LATENT_CHANNELS
 
 WIDTH_KEY = "decoder.head.0.gamma"
 DECODER = ("decoder.", "conv2.")
-"""The prefixes of the names of the decoder's weights."""
+"""The name prefixes of the decoder's weights."""
 MULTIPLES = (1, 2, 4, 4)
 HALVES_TIME = (False, True, True)  # which of the encoder's three halvings halve time as well
 # The mean and standard deviation of each of the latent's channels.
@@ -36,22 +36,13 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""A table [2, 2, 3] of zeros and ones that converts a 3x3 kernel into 2x2 kernels. The 3x3 kernel is for an image
-upsampled by 2, and the 2x2 kernels are for the original image.
-
-Upsampling repeats each pixel, so the 3x3 kernel reads some original pixels twice. A 2x2 kernel on the original image
-gives the same result, if its rows and columns are sums of the 3x3 kernel's. The sums differ between even and odd output
-pixels.
-
-SHARES[p, a, k] is 1 if row a of the 2x2 kernel includes row k of the 3x3 kernel. p is 0 for even output rows and 1 for
-odd ones. The same table serves columns.
-"""
+"""The mask that folds a 3x3 kernel after a 2x upsampling into 2x2 kernels: [output parity, 2x2 row, 3x3 row]. It serves
+rows and columns."""
 
 
 @dataclass
 class VAE:
-    """A Wan 2.1 VAE: its weights by official name, in the network's layout (see `prepare`). `use_tiling` is whether
-    frames with a side of more than 256 pixels are processed in tiles."""
+    """A Wan 2.1 VAE: its prepared weights by official name, and whether it works in tiles."""
 
     weights: dict[str, Tensor]
     use_tiling: bool = False
@@ -80,14 +71,13 @@ class VAE:
         return VAE(weights, self.use_tiling)
 
     def normalized(self, latent: Tensor) -> Tensor:
-        """Return (latent - mean) / std for an encoded latent frame [1, 16, h, w], in float32. The transformer takes
-        latents in this form."""
+        """Return (latent - mean) / std of an encoded latent frame [1, 16, h, w], in float32, for the transformer."""
         mean, std = self._statistics()
         return (latent.float() - mean) / std
 
     def denormalized(self, latent: Tensor) -> Tensor:
-        """Return latent * std + mean for a latent frame [1, 16, h, w] of the transformer, in the VAE's dtype. The
-        decoder takes latents in this form."""
+        """Return latent * std + mean of a latent frame [1, 16, h, w] for the decoder, on the VAE's device in its
+        dtype."""
         mean, std = self._statistics()
         latent = latent.to(self.device, torch.float32) * std + mean
         return latent.to(self.dtype, memory_format=torch.channels_last)
@@ -96,13 +86,13 @@ class VAE:
         return upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
 
     def enable_tiling(self) -> None:
-        """Process frames with a side of more than 256 pixels in overlapping tiles of 256 pixels from now on."""
+        """Process frames with a side of more than 256 pixels in overlapping tiles from now on."""
         self.use_tiling = True
 
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
-    """Return the VAE's tensors in a file or a diffusers folder, by official name, as memory-mapped views if possible.
-    Raises CheckpointError if they are not the tensors of a Wan 2.1 VAE."""
+    """Return the VAE's tensors in a file or diffusers folder, by official name. Raise CheckpointError if they are not a
+    Wan 2.1 VAE's."""
     entries = own_part(read_tensors(path), ("first_stage_model.", "vae."))
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
@@ -119,11 +109,8 @@ def decode_weights(
     """Return a file's tensors by new names, with quantized weights decoded.
 
     source: the file's name for messages.
-    entries: the file's tensors by their names in the file.
-    name_of: returns the new name for a name in the file, or None to leave the tensor out.
-    check: called as check(source, shapes) with the shape of each tensor by new name; its errors are raised.
-
-    Raises CheckpointError for quantized weights that cannot be read.
+    name_of: returns a tensor's new name, or None to leave it out.
+    check: called with `source` and the shapes by new name; may raise.
     """
     tensors, quantized = find_quantized(source, entries, name_of)
     shapes = shapes_of(tensors, quantized)
@@ -132,7 +119,7 @@ def decode_weights(
 
 
 def is_vae(keys: Iterable[str]) -> bool:
-    """Return whether `keys` are the tensor names of a VAE, in official or in diffusers' form."""
+    """Return whether `keys` are the tensor names of a VAE, official or of diffusers."""
     return any(key.endswith((WIDTH_KEY, diffusers_names.MARK)) for key in keys)
 
 
@@ -145,11 +132,8 @@ def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[st
 
 
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the official weights on `device` in `dtype`, in the network's layout, by official name.
-
-    A convolution over time [out, in, t, h, w] becomes [out, t * in, h, w], with the oldest frame first (t is 3 or 1).
-    All convolution kernels are channels last in memory. Weights of norms become [channels].
-    """
+    """Return the weights in the network's layout: channels-last kernels, and [out, t * in, h, w] for temporal
+    convolutions with the oldest frame first."""
     return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
 
 
@@ -162,27 +146,25 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return four 2x2 kernels [4 * out, 4 * C] for the original image, which replace a 3x3 kernel [out, C, 3, 3] on the
-    doubled image. Each computes one of the 2x2 output pixels of every original pixel."""
+    """Fold a 3x3 kernel [out, C, 3, 3] after a 2x upsampling into four 2x2 kernels before it, [4 * out, 4 * C]."""
     share = SHARES.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)
 
 
 def vae_width(weights: Mapping[str, Tensor]) -> int:
-    """Return the VAE's base width, the number of channels at full resolution: 96 for the official VAE."""
+    """Return the VAE's base width, the number of channels at full resolution."""
     return weights[WIDTH_KEY].numel()
 
 
 def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError, naming the file `source`, if a weight has NaN or infinity. Waits for the GPU once."""
+    """Raise CheckpointError, naming the file `source`, if a weight has NaN or infinity."""
     finite = torch.stack([tensor.isfinite().all() for tensor in weights.values()]).tolist()
     refuse_not_finite(source, [name for name, fine in zip(weights, finite, strict=True) if not fine])
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, naming the file `source`, if the shapes `found`, by tensor name, are not those of a Wan
-    2.1 VAE of some base width."""
+    """Raise CheckpointError, naming the file `source`, if the shapes are not those of a Wan 2.1 VAE of some width."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     if differences := shape_differences(found, vae_shapes(math.prod(found[WIDTH_KEY]))):
@@ -190,7 +172,7 @@ def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a Wan 2.1 VAE with this base width, by official name."""
+    """Return the shapes of the tensors of a Wan 2.1 VAE of a base width, by official name."""
     widths = [width * multiple for multiple in MULTIPLES]
     narrow, wide = widths[0], widths[-1]
     return {
@@ -208,9 +190,8 @@ def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def _stages(name: str, widths: Sequence[int], blocks: int, time: Sequence[bool], *, up: bool) -> dict[str, tuple]:
-    """Return the shapes of the encoder's stages, or the decoder's if `up`. `widths` are the channels before the first
-    stage and of each stage. A stage has `blocks` residual blocks, and a resampling follows each stage except the last.
-    `time` is, for each resampling, whether it halves or doubles the frame rate as well."""
+    """Return the shapes of the encoder's stages, or the decoder's if `up`. `time`: which resamplings change the frame
+    rate."""
     shapes: dict[str, tuple[int, ...]] = {}
     index, (channels, *outputs) = 0, widths
     for stage, out in enumerate(outputs):
