@@ -1,1 +1,1 @@
-"""Checks that report invalid or unused inputs. Some run before any node of the prompt, others before sampling."""
+"""Checks that report invalid or unused inputs, some before any node of a prompt runs, others before sampling."""

@@ -1,5 +1,4 @@
-"""Checks of a CONDITIONING: the keys that LingBot-World uses, and the shapes of their values. ComfyUI passes one dict
-per prompt to a sampling run, with the embedding under the key `cross_attn`."""
+"""Checks of a CONDITIONING: the keys that LingBot-World uses, and the shapes of their values."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -32,8 +31,7 @@ SAMPLER_KEYS = (ROLLOUT_KEYS - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys of a prompt's dict in a CONDITIONING that have an effect when an expert samples, with this package's
-samplers or ComfyUI's own. (ROLLOUT_KEYS are the keys that have an effect when a causal model generates a video.)"""
+"""The keys of a prompt's dict in a CONDITIONING that have an effect when an expert samples."""
 COMFYUI_KEYS = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict when it samples."""
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
@@ -70,10 +68,8 @@ UNREAD_KEYS = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""The known keys of a prompt's dict that have no effect on an expert, each with the description that a warning shows.
-Most are inputs of other models; EVENTS has an effect in the Rollout node only. A warning shows any other unused key by
-its name. Before an expert samples, the keys in UNREAD_KEYS are removed, so that no ControlNet, for instance, runs in
-vain."""
+"""Known keys of a prompt's dict without effect on an expert, with descriptions for warnings. The keys are removed
+before sampling."""
 _LIMITS = {
     "area": "an area",
     "mask": "a mask",
@@ -83,14 +79,12 @@ _LIMITS = {
     "default": "a default",
     "strength": "a strength",
 }
-"""The keys that limit a prompt to a region or to some timesteps, or change its strength, described for error messages.
-A rollout (the video of a causal model) rejects a prompt that has one of these keys."""
+"""The keys that limit a prompt to a region, a timestep range or a strength. A rollout rejects such prompts."""
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
 def unread_warning(entries: Iterable[dict], used: Collection[str]) -> str:
-    """Return a warning that describes the keys of the prompts' dicts `entries` that are not in `used`. Return an empty
-    string without such a key. Keys that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
+    """Return a warning about the keys of the prompts' dicts that are not in `used`, or an empty string."""
     keys = (
         key
         for entry in entries
@@ -102,7 +96,7 @@ def unread_warning(entries: Iterable[dict], used: Collection[str]) -> str:
 
 
 def check_text(text: Tensor | None, config: ModelConfig) -> None:
-    """Raise InputError if `text` is None, is not an embedding [B, L, D], or if D differs from `config.text_dim`."""
+    """Raise InputError if `text` is not an embedding [B, L, config.text_dim]."""
     if text is None or text.ndim != 3:
         raise InputError("a prompt has no text: connect a text node's output")
     if text.shape[2] != config.text_dim:
@@ -113,17 +107,8 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 
 
 def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
-    """Return the CONDITIONING `prompt` reduced to the keys that a rollout (a causal model's video) uses, and a list of
-    warnings.
-
-    The list is empty or has one warning, about unused keys. Events (timed prompt changes) are removed without a
-    warning. `name` is the name of the node's input in error messages.
-
-    Raises InputError for:
-    - several prompts, or a prompt without an embedding [1, L, config.text_dim];
-    - a start image or a camera, which have inputs of their own;
-    - a key in `_LIMITS`, such as an area, a mask or a timestep range.
-    """
+    """Return the CONDITIONING with only the keys that a rollout uses, and a list of at most one warning. Raise
+    InputError if a rollout cannot use `prompt`."""
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
     text, extras = prompt[0]
@@ -145,13 +130,8 @@ def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[li
 
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
-    """Return the embeddings [1, L, D] of a video's timed prompt changes ("events"). Each key is the number of the first
-    chunk that uses the embedding.
-
-    `prompt` is a CONDITIONING; if it has no events, the dict is empty. The video has `chunks` chunks of `seconds`
-    seconds each. Raises InputError if the prompt has events but none has a start time, or if no chunk begins while one
-    of them is active.
-    """
+    """Return the embeddings [1, L, D] of a prompt's timed changes (events), by the first chunk that uses them. Raise
+    InputError if no event has an effect in the video."""
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
@@ -162,16 +142,14 @@ def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: flo
 
 
 def without_events(prompt: list) -> tuple[list, list[str]]:
-    """Return the CONDITIONING without its events (timed prompt changes), and a list of at most one note for the
-    user."""
+    """Return the CONDITIONING without its timed prompt changes (events), and a list of at most one note."""
     entries = [[text, {key: value for key, value in extras.items() if key != EVENTS}] for text, extras in prompt]
     had = any(EVENTS in extras for _, extras in prompt)
     return entries, ["The events of the text node have no effect in a walk."] if had else []
 
 
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
-    """Raise InputError or CameraError if a prompt's dict `entry` does not fit the model or the latent [B, 16, f, h, w].
-    A start image of another height or width only shows a warning, because ComfyUI stretches it."""
+    """Raise InputError or CameraError if a prompt's dict does not fit the model or the latent [B, 16, f, h, w]."""
     if latent.ndim != 5:
         raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
     check_text(entry.get("cross_attn"), config)
@@ -203,18 +181,12 @@ def _size(latent: Tensor) -> str:
 
 
 def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Check that in each step the prompts `entries` together apply to the whole latent [B, 16, f, h, w]. If they apply
-    to a part only, show a warning on the running node.
+    """Raise InputError if some step has no prompt for any part of the latent. Show a warning if the prompts cover only
+    a part.
 
     side: "the prompt" or "the negative prompt", for messages.
-    sigmas: the noise levels of the sampling run, one more than its steps.
+    sigmas: one more than the run has steps.
     sampling: the MODEL's model_sampling.
-
-    Raises InputError:
-    - if in some step the prompts apply to no part of the latent;
-    - for an area that begins outside of the latent;
-    - for an area with an odd height or width, counted in latent cells;
-    - for an area in percent that lacks the time axis, because it was made for an image.
     """
     shares = list(_coverage(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
@@ -230,8 +202,7 @@ def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tenso
 
 
 def _coverage(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
-    """Yield for each sigma the fraction of the latent, from 0 to 1, to which at least one of the prompts applies.
-    Raises InputError for an invalid area, as `check_coverage` does."""
+    """Yield for each sigma the fraction of the latent to which at least one prompt applies."""
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
@@ -268,9 +239,7 @@ def _covered_cells(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return (start, length) of a prompt's area on each axis of a latent of `size`, in latent cells. An area that is
-    too long is cut at the latent's end; a prompt without an area gets the full axes. Raises InputError for an area that
-    begins outside of the latent or has an odd height or width."""
+    """Return (start, length) of a prompt's area on each axis, in latent cells, cut at the latent's end."""
     if "area" not in entry:
         return [(0, length) for length in size]
     area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))

@@ -9,20 +9,11 @@ from ..prompt.notice import show_warning
 
 EASY_CACHE, LAZY_CACHE = "easycache", "lazycache"
 FRAMES = 2
-"""The index of the axis that context windows divide: the latent frames f in a latent [B, 16, f, h, w]."""
+"""The axis of a latent [B, 16, f, h, w] that context windows divide."""
 
 
 def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
-    """Check the context windows of MODELs for a latent of this `shape`.
-
-    Windows at least as long as the latent are not used. They only show a warning if they divide another axis than
-    FRAMES.
-
-    Raises InputError for shorter windows:
-    - that divide another axis than FRAMES,
-    - with an overlap of at least their length, unless their schedule is "batched", which ignores the overlap,
-    - on a MODEL that also has EasyCache.
-    """
+    """Raise InputError if the context windows on a MODEL cannot be used with a latent of this shape."""
     for patcher in patchers:
         handler = patcher.model_options.get("context_handler")
         length, dim = getattr(handler, "context_length", math.inf), getattr(handler, "dim", FRAMES)
@@ -47,8 +38,8 @@ def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
 
 
 def check_caches(patchers: Iterable, sampler) -> None:
-    """Raise InputError if a MODEL has both EasyCache and LazyCache, because each overwrites the other's state. Show a
-    warning if a MODEL has one of them and the solver `sampler` skips steps too, by a `reuse_threshold` above 0."""
+    """Raise InputError if a MODEL has both EasyCache and LazyCache. Show a warning if the solver skips steps as
+    well."""
     found = dict[str, None]()
     for patcher in patchers:
         names = [name for name in (EASY_CACHE, LAZY_CACHE) if name in additions(patcher, every=True)]

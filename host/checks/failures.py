@@ -14,18 +14,12 @@ from .graph import upstream_nodes
 
 PACK = Path(__file__).parents[2]
 OTHERS = "comfy_extras", "custom_nodes"
-"""The names of the folders that contain nodes outside of this pack: ComfyUI's extra nodes (`comfy_extras`) and other
-packs (`custom_nodes`)."""
+"""The folders that contain ComfyUI's extra nodes and other node packs."""
 
 
 def raise_node_error(error: Exception) -> None:
-    """Raise InputError, with the node's name, if the code of a node outside of this pack caused `error` while a model
-    sampled; otherwise return.
-
-    Find the cause from the traceback: take its last stack frame that lies in this pack or in a folder of OTHERS. The
-    cause is a node outside of this pack if this stack frame lies in a folder of OTHERS, or if it calls a patch of such
-    a node. An out-of-memory error is never attributed to a node.
-    """
+    """Raise InputError with the node's name if another pack's node caused `error` during sampling. Return for every
+    other error."""
     if comfy.model_management.is_oom(error):
         return
     frames = list(traceback.walk_tb(error.__traceback__))
@@ -46,9 +40,7 @@ def raise_node_error(error: Exception) -> None:
 
 
 def _nodes_of(file: Path) -> str:
-    """Return a description for messages of the nodes that the code in `file` belongs to. If nodes upstream of the
-    running node are from the same pack or core module, the result is their names, such as "EasyCache (node 7)".
-    Otherwise it contains the name of the pack, module or file."""
+    """Return the names of the upstream nodes that `file` implements, or a description of the file."""
     places = [number for number, part in enumerate(file.parts[:-1]) if part in OTHERS]
     if not places:
         return f"a node of {file.name}" if file.name else "a node on the model"

@@ -1,5 +1,4 @@
-"""Checks of the graph (a prompt in ComfyUI's format). Most run while ComfyUI validates the prompt, before any node
-runs. A MODEL link is followed back to its loader node, because the loader's class shows the kind of model."""
+"""Checks of the graph (a prompt in ComfyUI's format), mostly before any node runs."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -17,21 +16,14 @@ TILED = "VAEDecodeTiled"
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's scheduler nodes for other models that begin at sigma 1, as LingBot-World's schedule does. The sigmas alone
-therefore do not reveal the wrong schedule, so the node's class is checked."""
+"""ComfyUI's scheduler nodes for other models. Their sigmas begin at 1 too, so only the node's class shows the
+mistake."""
 OTHER_MODELS = "FLUX", "Chroma"
-"""The values of OptimalStepsScheduler's `model_type` that select a schedule of another model than Wan."""
+"""The values of OptimalStepsScheduler's `model_type` for models other than Wan."""
 
 
 def check_rollout() -> None:
-    """Raise an error if the Rollout node that ComfyUI is validating cannot run.
-
-    InputError: the model is an expert of the base model.
-    InputError: the video has no start, or start_latent together with another start.
-    InputError: the attention window is too small for the sink and a chunk.
-    CameraError: the video or the camera path is shorter than a chunk.
-    UnknownError: ComfyUI is validating no node.
-    """
+    """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run."""
     prompt, node = validating_prompt()
     inputs = prompt[node]["inputs"]
     if loader_of(prompt, inputs.get("model")) == LOAD_EXPERTS:
@@ -51,9 +43,8 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError if a Rollout node has no start, or start_latent together with another start. A valid start is an
-    image, a state, both, or a latent alone. Each argument is True if that input (start_image, start_latent, state) is
-    connected."""
+    """Raise InputError unless a Rollout has a start: an image, a state, both, or a latent alone. Each argument tells
+    whether the input is connected."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
@@ -65,16 +56,12 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Return whether a widget's value is a number of latent frames: an int of at least 0. The result is False for a
-    linked widget, and for a negative number, which selects the model's default."""
+    """Whether a widget's value is a number of latent frames. A negative number selects the model's default."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the frame count that other nodes give to a node with these `inputs`: the number of poses of the input
-    `camera`, or the value of a linked input `frames`. If both inputs are connected, return the smaller number. Return
-    None if neither is, or if a value is not known before the run. A number typed into the `frames` widget is ignored,
-    because ComfyUI checks it."""
+    """Return the video's length by the linked `camera` and `frames`, or None if no length is known before the run."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -87,8 +74,7 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
 
 
 def check_experts(*names: str) -> None:
-    """Raise InputError if the node that ComfyUI is validating has a causal model at one of the inputs `names`, and
-    UnknownError if ComfyUI is validating no node."""
+    """Raise InputError if one of these inputs of the node being validated has a causal model."""
     prompt, node = validating_prompt()
     for name in names:
         if loader_of(prompt, prompt[node]["inputs"].get(name)) == LOAD_CAUSAL:
@@ -96,12 +82,8 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps.
-
-    Such a node is a KSampler (Advanced) with an expert and an empty range of steps, or a ManualSigmas without a number.
-    No check at sampling time can find them, because ComfyUI does not call the model then. Raises UnknownError if
-    ComfyUI is validating no node.
-    """
+    """Raise InputError if a node of the prompt being validated leaves a sampler without steps. ComfyUI calls no check
+    at sampling time in that case."""
     prompt, _ = validating_prompt()
     values = PromptValues(prompt)
     for node, made in prompt.items():
@@ -122,8 +104,7 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the class of the loader node to which a MODEL `link` leads back: LOAD_EXPERTS or LOAD_CAUSAL. Return None
-    for another loader. Nodes with a single MODEL input, such as LoRA loaders, are passed through."""
+    """Return the class of the loader behind a MODEL link: LOAD_EXPERTS, LOAD_CAUSAL, or None for another loader."""
     passed = set()
     while type_of(prompt, link) == MODEL and link[0] not in passed:
         passed.add(link[0])
@@ -136,8 +117,7 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
 
 
 def upstream_nodes(prompt: Prompt, node: str, types: Collection[str] | None = None) -> list[str]:
-    """Return the ids of all nodes upstream of `node`. Only links of the given `types` are followed, by default of any
-    type."""
+    """Return the ids of all nodes upstream of `node`, by links of these types, by default of every type."""
     found, waiting = list[str](), [node]
     while waiting:
         links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
@@ -161,9 +141,8 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) node that would decode each tile of the running node's latent as a
-    new video. It does so with the VAE of ComfyUI's Load VAE node, if its tiles have fewer latent frames than `frames`,
-    the latent's length."""
+    """Return a warning for each VAE Decode (Tiled) node that would decode the latent's tiles as separate videos.
+    `frames` is the latent's length."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -184,8 +163,8 @@ def time_tile_warnings(frames: int) -> list[str]:
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the declared type, such as "MODEL", of the node output that `link` refers to. Return None if `link` is
-    not a link, or if the output does not exist."""
+    """Return the declared type of a linked node output, such as "MODEL". Return None if `link` is not a link to an
+    existing output."""
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

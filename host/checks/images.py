@@ -1,4 +1,4 @@
-"""A check of a start image that ComfyUI's Load Image reads otherwise than browsers and the command do."""
+"""A check of a start image whose colours ComfyUI's Load Image reads differently from browsers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,18 +14,13 @@ from ..files.image import pixels
 from ..prompt.queue import UnknownError, running_prompt
 
 GRID, SAME = (8, 8), 8
-"""Two images are compared by their averages in a grid of (rows, columns), GRID. They count as equal if no average
-differs by more than SAME, in 8-bit values."""
+"""The (rows, columns) of averages by which two images are compared, and the greatest difference of equal averages, in
+8-bit values."""
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:
     """Yield a warning if the running node's input `name` comes from Load Image and has other colours than browsers
-    show.
-
-    Load Image ignores the file's colour profile, gamma, bit depth and transparency. The first image of `image`, the
-    input's IMAGE, is compared with the file as the `lingbot-world` command reads it. If the command rejects the file,
-    the warning contains the reason.
-    """
+    show."""
     try:
         prompt, node = running_prompt()
         loader = prompt[prompt[node]["inputs"][name][0]]

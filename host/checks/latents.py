@@ -1,6 +1,4 @@
-"""Checks of a latent's noise level when several samplers make a video one after the other. Each sampling run stores its
-last noise level under a fingerprint of its latent, so that the check of the next run works through reroutes, subgraphs
-and cached outputs."""
+"""Checks of a latent's noise level when several samplers make a video one after the other."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,22 +9,19 @@ from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
 SMALL = 0.01
-"""Two noise levels count as equal if they differ by at most this much. A level of at most SMALL counts as no noise."""
+"""The largest difference at which two noise levels count as equal, and the largest level that counts as no noise."""
 NEARLY_FULL = 0.95
-"""An empty latent gives a warning if the run's first sigma is below this level. The level is below 1, because some of
-ComfyUI's schedules begin a little below 1."""
+"""An empty latent gives a warning if the first sigma is smaller. Some of ComfyUI's schedules begin a little below 1."""
 WITHOUT_LAST_STEP = "dpm_fast", "dpm_adaptive"
-"""ComfyUI's samplers that omit the step to sigma 0, because they compute with the logarithm of sigma. Their runs end at
-the last sigma above 0."""
+"""ComfyUI's samplers that omit the step to sigma 0. Their runs end at the last sigma above 0."""
 OTHER_INPUTS = "The run before had another start image or camera: connect the same prompts to both samplers."
 _MOST, _SAMPLES = 64, 4096
 _noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
 
 def store_noise_level(latent: Tensor, level: float, fixed: Iterable[Tensor]) -> None:
-    """Store the noise level `level` that a sampling run has left in `latent`, and fingerprints of `fixed`, the run's
-    start image and camera. `noise_level_warning` compares them with the run that continues this latent. Only the levels
-    of the last _MOST latents are stored."""
+    """Store the noise level that a sampling run leaves in `latent`, for `noise_level_warning`. `fixed` holds the run's
+    start image and camera."""
     _noise_levels.pop(name := _fingerprint(latent), None)
     _noise_levels[name] = level, frozenset(map(_fingerprint, fixed))
     if len(_noise_levels) > _MOST:
@@ -34,8 +29,7 @@ def store_noise_level(latent: Tensor, level: float, fixed: Iterable[Tensor]) -> 
 
 
 def _fingerprint(latent: Tensor) -> bytes:
-    """Return at most 8,191 evenly spaced values of the latent as fp16 bytes. The values are in fp16, because ComfyUI
-    may convert latents between nodes."""
+    """Return evenly spaced values as fp16 bytes, because ComfyUI may convert a latent between nodes."""
     values = latent.detach().flatten()
     return values[:: max(1, len(values) // _SAMPLES)].half().cpu().numpy().tobytes()
 
@@ -52,14 +46,8 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: Iterable[Tensor]) -> str:
-    """Return a warning if a sampling run does not fit the latent with which it begins, else an empty string.
-
-    The run adds `noise`, which may be zero, to `latent`. `fixed` are the run's start image and camera. A warning is
-    returned if:
-    - the latent with its noise does not have the noise level of the first sigma;
-    - the noise is zero, and the run that made the latent had another start image or camera;
-    - the latent is empty (all zeros), and the noise is zero or the first sigma is below NEARLY_FULL.
-    """
+    """Return a warning if a sampling run does not fit its first latent, else an empty string. `fixed` holds the run's
+    start image and camera."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         left, before = _noise_levels.get(_fingerprint(latent), (None, frozenset()))
@@ -77,14 +65,7 @@ def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: It
 
 
 def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
-    """Return a warning if a latent has the wrong noise level for a sampling run that begins with it, else an empty
-    string. A run that adds noise needs a latent without noise. Any other run needs a latent with noise of level
-    `first`.
-
-    left: the noise level of the latent, or None if no run made it.
-    first: the first sigma of this run.
-    adds: True if this run adds noise.
-    """
+    """Return a warning if the noise level `left` of a latent (None: unknown) does not fit the first sigma."""
     if adds:
         if left is None or left <= SMALL:
             return ""
@@ -111,28 +92,23 @@ def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
 
 
 def input_noise_warnings(name: str, latent: Tensor) -> list[str]:
-    """Return a warning if a sampling run has left noise in `latent`, the input `name` of a node that adds no noise."""
+    """Return a list of at most one warning: a sampling run has left noise in `latent`, the input `name`."""
     left = _noise_levels.get(_fingerprint(latent), (0.0,))[0]
     more = f"{name} still has noise of level {left:.3g}, from a run that ended early: connect a finished video."
     return [more] if left > SMALL else []
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return (level, name): the noise level at which `sampler` ends a run of `sigmas`, and the sampler's name if the
-    sampler omits a last step to sigma 0, else an empty string. With a step omitted the level is the sigma before the
-    0, otherwise the last sigma."""
+    """Return the noise level at which `sampler` ends. Return also the sampler's name if it omits the step to sigma 0,
+    else an empty string."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a sampling run leaves noise in its latent and no later run removes the noise.
-
-    A later run is expected if the latent leads to another sampler or a Save Latent node in the running prompt. If no
-    prompt runs, `whole` decides: True means that no later run is expected. Rising sigmas give no warning here, because
-    they have a warning of their own.
-    """
+    """Yield a warning if a sampling run leaves noise that no later run removes. `whole` tells whether the run is the
+    last, if no prompt runs."""
     level, short = last_noise_level(sampler, sigmas)
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
@@ -147,7 +123,7 @@ def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[st
 
 
 def _reaches_sampler(prompt: Prompt, node: str) -> bool:
-    """Return whether the latent output of `node` leads to another sampler, or to a Save Latent node for a later run."""
+    """Whether the latent of `node` leads to another sampler, or to a Save Latent node for a later run."""
     seen, waiting = {node}, [node]
     while waiting:
         here = waiting.pop()

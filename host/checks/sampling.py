@@ -1,5 +1,4 @@
-"""Checks of a sampling run before any weight is loaded, for this pack's samplers and ComfyUI's own. The MODEL of every
-expert carries the checks as a wrapper around ComfyUI's `outer_sample`."""
+"""Checks of a sampling run before any weight is loaded, for this pack's samplers and ComfyUI's."""
 
 import math
 from collections.abc import Iterator
@@ -34,10 +33,7 @@ from .text import text_node_warnings
 from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning
 
 FULL_NOISE = 0.9985
-"""A run with a first sigma of at least this value starts from full noise, so almost nothing of a video in its latent
-remains. The value is below 1, because UniPC's first sigma is a little below 1. If the latent is empty, this package's
-samplers begin such a run with the noise itself, as the official code does, instead of the noise times the first
-sigma."""
+"""The smallest first sigma that counts as full noise. UniPC begins a little below 1."""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."
@@ -45,8 +41,7 @@ CONNECT = (
 
 
 def add_checks(patcher) -> None:
-    """Add checks to the MODEL `patcher` that run before each sampling run; later clones of the MODEL have them too. The
-    checks raise errors for inputs that cannot be sampled, and show warnings on the running node."""
+    """Add the checks to a MODEL in place. They run before each sampling, also of later clones."""
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _sample_checked, options, is_model_options=True)
 
@@ -92,12 +87,6 @@ def _check_run(guider, noise: Tensor, latent_image: Tensor, sampler, sigmas: Ten
 
 
 def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor | None) -> Iterator[str]:
-    """Yield a warning for each of these cases:
-
-    - without a mask, a run from full noise would discard the video in the latent;
-    - the mask protects the whole latent, so the run changes nothing;
-    - the mask protects a part of an empty latent.
-    """
     if mask is None and noise.any() and latent.any() and float(sigmas[0]) >= FULL_NOISE:
         yield (
             "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to keep some of it, "
@@ -115,15 +104,7 @@ def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor
 def _sigma_warnings(
     solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guider, fixed: list[Tensor]
 ) -> Iterator[str]:
-    """Yield a warning for the first of these cases that applies:
-
-    - fewer than two sigmas, so the run has no step,
-    - sigmas that rise,
-    - a first sigma above 1, as in schedules of other models.
-
-    If none applies, yield the warnings of `leftover_noise_warnings` and `noise_level_warning`, which may be empty
-    strings. `fixed` are the run's start image and camera.
-    """
+    """Yield warnings about the sigmas, some of them empty strings. `fixed` holds the run's start image and camera."""
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
         return
@@ -142,8 +123,7 @@ def _wrapped_sampler(sampler):
 
 
 def _solver_warning(sampler, sigmas: Tensor) -> str:
-    """Return a warning if the sigmas were made for another official solver than `sampler`, else an empty string. The
-    first sigma is 1 for DPM++ and a little less for UniPC."""
+    """Return a warning if the sigmas were made for the other official solver, else an empty string."""
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
@@ -184,17 +164,7 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
 
 
 def _check_both_sides(what: str, used: dict[str, list[dict]], key: str, node: str) -> None:
-    """Compare the start images (or cameras) of the prompt and the negative prompt, and show on the running node:
-
-    - a warning, if only one of the two has a start image (or camera);
-    - a warning, if they have different ones;
-    - if both have none, a warning for the start image, but only a note for the camera.
-
-    what: "start image" or "camera", for messages.
-    used: the prompts' dicts, by "positive" and "negative".
-    key: the key in these dicts.
-    node: the node that stores the value, for messages.
-    """
+    """Show on the running node if the prompt and the negative prompt lack `key` or have different values."""
     without = [side for side, entries in used.items() if not all(entry.get(key) is not None for entry in entries)]
     show_warning(_one_sided_warning(what, used, without, node), _unlike_warning(what, used, key, node))
     if len(without) == len(used):

@@ -1,5 +1,4 @@
-"""Warnings about ComfyUI's text nodes that silently change a prompt. The CONDITIONING does not show these changes, so
-the nodes in the running graph are examined."""
+"""Warnings about ComfyUI's text nodes that silently change a prompt, found in the running graph."""
 
 import re
 from collections.abc import Iterator
@@ -14,14 +13,13 @@ OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
 LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelApply"
 CLIP_LAYERS, CAMERA = "CLIPAttentionMultiply", "LingBotWorldApplyCamera"
 TEXT_ONLY = "ConditioningAverage", "ConditioningConcat"
-"""ComfyUI's nodes that use only the text embedding of their input `conditioning_from`. Its other values, such as a
-camera, have no effect."""
+"""ComfyUI's nodes that drop all but the text embedding of `conditioning_from`, also a camera."""
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def text_node_warnings() -> Iterator[str]:
-    """Yield warnings about the running node and the nodes upstream of it: those that silently change a prompt, and
-    crossed wires. Crossed wires connect a `positive` output to a `negative` input, or the reverse."""
+    """Yield warnings about nodes that silently change a prompt, and about crossed positive and negative links. The
+    running node and all nodes upstream are examined."""
     with suppress(UnknownError):
         prompt, node = running_prompt()
         for each in (*upstream_nodes(prompt, node, OF_TEXT), node):
@@ -31,8 +29,8 @@ def text_node_warnings() -> Iterator[str]:
 
 
 def embedding_warnings(place: str, text: str) -> list[str]:
-    """Return a warning for each different `embedding:name` in `text`. `place` names the node in the warning. ComfyUI
-    silently leaves out an embedding that is not in models/embeddings for umt5-xxl."""
+    """Return a warning for each different `embedding:name` in `text`, because ComfyUI silently drops missing
+    embeddings."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and only its log reports it."

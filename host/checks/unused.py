@@ -10,14 +10,10 @@ from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 
 def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if one of the two experts runs no step, so that a user's settings for this expert have no
-    effect; else an empty string. Such settings are LoRAs, other nodes' additions, and a guidance scale that differs
-    from the other expert's.
+    """Return a warning if an expert runs no step but has settings, such as a LoRA, else an empty string.
 
-    high, low: the MODELs of the experts.
     cfg: the guidance scales of the high-noise and the low-noise expert.
-    first_low: the index of the low-noise expert's first step; 0, or `steps` or more, if one expert has no step.
-    steps: the number of steps of the run.
+    first_low: the index of the low-noise expert's first step.
     """
     if 0 < first_low < steps or steps < 1:
         return ""
@@ -36,7 +32,7 @@ def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, s
 
 
 def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
-    """Yield a warning for each node on the MODEL `patcher` with a timestep range that contains no step of this run."""
+    """Yield a warning for each node on the MODEL whose timestep range contains no step of the run."""
     try:
         prompt, _ = running_prompt()
     except UnknownError:
@@ -57,9 +53,7 @@ def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
 
 
 def left_out_negative_warning(patcher) -> str:
-    """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string. Such a run
-    leaves out the negative prompt, so the changed guidance may have no effect. If a node sets
-    disable_cfg1_optimization, the negative prompt is used, so no warning is shown."""
+    """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string."""
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:
         return ""
@@ -69,9 +63,7 @@ def left_out_negative_warning(patcher) -> str:
 
 
 def left_out_prompt_warning(patcher, scales: tuple[float, float]) -> str:
-    """Return a warning if the prompt has no effect because a guidance scale is 0, else an empty string. The result is
-    also empty if a node on the MODEL `patcher` changes the guidance. `scales` are the guidance scales of the high-noise
-    and the low-noise expert."""
+    """Return a warning if the prompt has no effect because a guidance scale is 0, else an empty string."""
     idle = [role for role, scale in zip(("high", "low"), scales, strict=True) if scale == 0]
     if not idle or patcher.model_options.keys() & GUIDANCE:
         return ""

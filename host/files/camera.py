@@ -1,5 +1,4 @@
-"""Camera paths in ComfyUI: listing, loading and drawing files, and use in a CONDITIONING. A LINGBOT_CAMERA is a
-`CameraPath`."""
+"""Camera paths in ComfyUI: listing, loading and drawing files, and use in a CONDITIONING."""
 
 import os
 from collections.abc import Callable
@@ -38,25 +37,18 @@ FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
-    """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses. Names are
-    relative to ComfyUI's input folder or a folder of `models/lingbot_world`."""
+    """Return the names of .npy files and folders with poses, in ComfyUI's input folder and `models/lingbot_world`."""
     found = _named(looks_like_poses, ".npy")
     return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
 
 def lens_choices() -> list[str]:
-    """Return the choices of a lens input, in this order:
-
-    NEXT_TO_POSES: the file intrinsics.npy next to the pose file.
-    DEFAULT_LENS: the lens of the official examples.
-    Names of .npy files with fx, fy, cx, cy in an array [4] or [n, 4].
-    """
+    """Return NEXT_TO_POSES, DEFAULT_LENS, and the names of .npy files with lenses (fx, fy, cx, cy)."""
     return [NEXT_TO_POSES, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
 def camera_files() -> list[str]:
-    """Return the names of files that look like a camera path in one of the supported formats. Names are relative to
-    ComfyUI's input folder or a folder of `models/lingbot_world`."""
+    """Return the names of files that look like a camera path, in ComfyUI's input folder and `models/lingbot_world`."""
     return _named(looks_like_camera, ".npz", ".txt", ".csv", ".tum", ".json", ".npy", ".bin")
 
 
@@ -73,8 +65,8 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 
 
 def resolve(name: str) -> Path:
-    """Return the path of the file or folder `name` in ComfyUI's input folder or in a folder of `models/lingbot_world`.
-    Raises InputError for a name that leads out of these folders, and CameraError if the path does not exist."""
+    """Return the path of `name` in the input folder or `models/lingbot_world`. Raise InputError for a name outside of
+    these folders, CameraError if nothing is there."""
     parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
         path = root.joinpath(*parts)
@@ -84,12 +76,8 @@ def resolve(name: str) -> Path:
 
 
 def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
-    """Return the paths of the pose file, the lens file and the action file for the choices `poses` and `lens`.
-
-    The lens file is None for DEFAULT_LENS; the action file may not exist. Raises InputError for a name that leads out
-    of ComfyUI's input folder and `models/lingbot_world`, and CameraError for a missing file or a symbolic link that
-    leads out.
-    """
+    """Return the paths of the pose, lens and action files. The lens file is None for DEFAULT_LENS; the action file may
+    not exist."""
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -107,27 +95,21 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def _inside(path: Path) -> bool:
-    """Return whether `path`, its symbolic links resolved, lies in ComfyUI's input folder or `models/lingbot_world`."""
+    """Whether `path`, with symbolic links resolved, lies in the input folder or `models/lingbot_world`."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
 def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
-    """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses from frame `start` on. A
-    `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it. Raises InputError for a
-    name that leads out of ComfyUI's input folder and `models/lingbot_world`."""
+    """Raise InputError or CameraError if a pose or lens file is unusable, or has too few poses from frame `start`
+    on."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """Return the camera path in a pose file from frame `start` on.
-
-    The path has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are entries
-    of `pose_choices` and `lens_choices`. The running node shows notes about unused parts of the files. Raises
-    InputError for a name that leads out of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for
-    files that are missing, damaged or too short.
-    """
+    """Return the camera path of a pose file from frame `start` on. It has at most `frames` poses, rounded down to
+    4n+1."""
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("", *folder.notes)
@@ -140,8 +122,7 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return how many of a file's `poses` poses are at or after frame `start`. Raises CameraError, with `file` in the
-    message, if the result is below `least` or if `start` is negative."""
+    """Return how many poses are left from frame `start` on. Raise CameraError if they are fewer than `least`."""
     if start < 0:
         raise CameraError(f"{file}: `start` is {start}, expected 0 or more, counted from the first pose")
     if poses - start < least:
@@ -150,22 +131,14 @@ def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) 
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
-    """Return the camera paths joined one after the other, each moved to begin at the last pose of the previous one.
-
-    The shared pose occurs once. All poses get the frame rate of the first path, without resampling. The result has
-    actions only if all paths have actions. Raises CameraError if the result has more than 100,000 poses
-    (`camera.path.MOST_FRAMES`).
-    """
+    """Return the paths joined, each moved to begin at the last pose of the previous one. The frame rate is the first
+    path's."""
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 
 def camera_embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
-    """Return the model's camera input for a path and a LATENT [B, 16, f, h, w].
-
-    The result is a Pluecker map [1, 384, f, h, w] for CAMERA_CONTROL, and [1, 448, f, h, w] with the path's actions for
-    ACTION_CONTROL. The running node shows a warning if the path's last poses are not used. Raises CameraError if the
-    LATENT is not a video, does not match the path's length, or if ACTION_CONTROL finds no actions.
-    """
+    """Return the model's camera input [1, C, f, h, w] for a path and a LATENT: C is 384, or 448 for ACTION_CONTROL.
+    Raise CameraError if they do not fit."""
     samples = latent["samples"]
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
@@ -184,11 +157,8 @@ def camera_embedding_for(path: CameraPath, latent: dict, control: str) -> torch.
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Return the path's actions if `control` is ACTION_CONTROL, else None.
-
-    Raises CameraError if `control` is ACTION_CONTROL but the path has no actions. Also raises CameraError if the number
-    of poses, rounded down to 4n+1, is not the number of video frames, 4 * latent_frames - 3.
-    """
+    """Return the path's actions for ACTION_CONTROL, else None. Raise CameraError if the actions are missing or the
+    path's length does not fit the latent."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(
@@ -203,8 +173,7 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Show on the running node how the path's file was interpreted, and return the shown texts. First come warnings, if
-    the assumed convention (camera axes and matrices) seems wrong, then notes."""
+    """Show on the running node how the path's file was interpreted. Return the texts, warnings first."""
     notes, doubted = report_origin(path), convention_warnings(path)
     show_warning(*doubted)
     show_note(*notes)
@@ -217,8 +186,8 @@ def show_warnings(path: CameraPath, frames: int) -> None:
 
 
 def add_camera(conditioning, embedding: torch.Tensor):
-    """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions) in each prompt.
-    An earlier camera is replaced, and the running node shows a warning about this."""
+    """Return the CONDITIONING with the camera embedding [1, C, f, h, w] in each prompt. An earlier camera is
+    replaced."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
@@ -230,16 +199,14 @@ def add_camera(conditioning, embedding: torch.Tensor):
 def preview_image(
     path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
 ) -> torch.Tensor:
-    """Return a drawing of a path as an IMAGE [1, height, width, 3]. `image` is the first of the video's `frames`
-    frames, or None. `size` is (width, height) in pixels; `light` selects the colours of a light page."""
+    """Return a drawing of a path as an IMAGE [1, height, width, 3]. `image` is the video's first frame, or None."""
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return to_image(render_preview(path, first, frames, size, light))
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets a camera path that does not fit. The
-    path has another length than the latent, or lacks the actions that `control` requires. The check is skipped if the
-    path or the latent's length is not known before other nodes have run."""
+    """Raise CameraError if the Apply Camera node being validated gets a path that does not fit its latent. Return if
+    either is still unknown."""
     try:
         prompt, node = validating_prompt()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

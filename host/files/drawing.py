@@ -1,4 +1,4 @@
-"""The HTTP routes by which ComfyUI's page draws a camera path before a prompt runs, and lists warnings about it."""
+"""The HTTP routes by which ComfyUI's page draws a camera path and lists warnings about it."""
 
 import asyncio
 import io
@@ -18,18 +18,11 @@ WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
 
 
 def register(server) -> None:
-    """Add two routes to `server`, ComfyUI's PromptServer: ADDRESS draws a camera path, and WARNINGS lists warnings
-    about a path."""
+    """Add to ComfyUI's PromptServer the routes that draw a camera path and list warnings about a path."""
     from aiohttp import web
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Return a PNG of the camera path of a preview node. The other responses are:
-
-        200: JSON with an `error`, if the path is missing, invalid or cannot be read.
-        204: empty, if the path is known only when the prompt runs.
-        400: JSON with an `error`, if the request names no preview node.
-        """
         try:
             image = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -44,8 +37,6 @@ def register(server) -> None:
 
     @server.routes.post(WARNINGS)
     async def warn(request: web.Request) -> web.Response:
-        """Return as JSON the warnings about camera moves that the model will not follow. The request body is the
-        document of the camera editor (JSON). For an invalid document the status is 400, and the JSON has an `error`."""
         try:
             path = await asyncio.to_thread(path_from_editor, await request.json())
             found = await asyncio.to_thread(warnings, path, len(path))
@@ -55,14 +46,8 @@ def register(server) -> None:
 
 
 def drawing_of(request: dict[str, Any]) -> bytes:
-    """Return a drawing of a camera path, as the bytes of a PNG. The request has these keys:
-
-    prompt: a ComfyUI prompt.
-    node: the id of the prompt's preview node.
-    light: optional, true for the colours of a light page.
-
-    Raises UnknownError if the path is known only when the prompt runs, and CameraError for a missing or invalid path.
-    """
+    """Return a drawing of the preview node's camera path, as PNG bytes. Raise UnknownError if the path is known only
+    when the prompt runs."""
     prompt = request["prompt"]
     inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
     if any(values.evaluate(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

@@ -21,12 +21,7 @@ from .names import parts_of
 
 
 def check_export(prefix: str, points: bool, format: str) -> None:
-    """Raise an error if an export with these settings is impossible.
-
-    InputError: `prefix` leads out of the output folder.
-    InputError: `format` is "ply", but `points` is False.
-    DependencyError: `points` is True, but pycolmap or OpenCV is missing.
-    """
+    """Raise InputError if an export with these settings is impossible, or DependencyError if a package is missing."""
     parts_of(prefix, "export", "output folder")
     if points or format == "ply":
         check_points(no_points=not points)
@@ -35,27 +30,15 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video and its camera path into a new numbered folder of ComfyUI's output folder.
+    """Export a video, an IMAGE [F, H, W, 3], and its camera path into a new folder of ComfyUI's output folder. Raise
+    InputError if this is impossible.
 
-    images: the video, an IMAGE [F, H, W, 3].
-    camera: the camera path, with one pose per frame.
-    format: the scene format, such as "ply".
-    every: the interval between exported frames, in frames.
-    points: True to compute 3D points from the frames.
+    every: the interval between exported frames.
+    points: whether 3D points are computed from the frames.
     prefix: the beginning of the folder's name.
 
-    Return four values:
-    - the path of the folder,
-    - a FILE_3D of points and cameras; without points an ExecutionBlocker, which stops the connected nodes,
-    - a LOAD3D_CAMERA: a view from above and behind the first camera; without points the first camera itself,
-    - the lines of a report.
-
-    ComfyUI's viewer moves and scales a point cloud; the view with points is moved and scaled in the same way.
-
-    Raises the errors of `check_export`, and InputError:
-    - if the video has no frames, or another number of frames than the path has poses,
-    - if the frames cannot be written,
-    - for the format "ply", if no points are found.
+    Return the folder, a FILE_3D (an ExecutionBlocker without points), a LOAD3D_CAMERA for ComfyUI's viewer, and the
+    lines of a report.
     """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())

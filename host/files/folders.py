@@ -1,5 +1,4 @@
-"""The model files that nodes list: in ComfyUI's own model folders and in `models/lingbot_world/<package>`. A package is
-a model's folder as `hf download` leaves it. Listed names have forward slashes."""
+"""The model files that nodes list, from ComfyUI's model folders and the packages in `models/lingbot_world`."""
 
 import os
 import re
@@ -35,14 +34,12 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 """The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The last part of a causal model's name in a node's list, after the name of the model's folder. A model in one file
-has _ONE_FILE, and a model in several files has SHARDS. Both look like the name of a weight file, because ComfyUI's page
-reports only such names as a missing model."""
+"""The last part of a listed causal model's name, for one file and for several. ComfyUI's page reports only names of
+weight files as missing."""
 
 
 def register() -> None:
-    """Register `lingbot_world` as a model folder of ComfyUI, after folders of that name in extra_model_paths.yaml. Also
-    register lists of GGUF files, because ComfyUI's own lists omit them."""
+    """Register `lingbot_world` as a model folder of ComfyUI, and lists of GGUF files."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
@@ -60,8 +57,8 @@ def toy_folder() -> Path:
 
 
 def write_example_image() -> None:
-    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if that folder has no
-    files. An OSError is ignored, for instance for a read-only folder."""
+    """Write the example workflows' start image into ComfyUI's input folder if that folder has no files and can be
+    written."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,26 +78,23 @@ def package_choices() -> list[str]:
 
 
 def resolve_package(name: str) -> Path:
-    """Return the path of the folder `name` in `models/lingbot_world`. Raises InputError if it is missing."""
+    """Return the path of the folder `name` in `models/lingbot_world`. Raise InputError if it is missing."""
     return resolve(name, (PACKAGES,), "package", Path.is_dir)
 
 
 def expert_choices() -> list[str]:
-    """Return the names of all experts: the files in `diffusion_models`, and the expert files in `models/lingbot_world`.
-    The shards of one model are listed once, as their folder."""
+    """Return the names of all experts in the model folders. The shards of one model are listed once, as their
+    folder."""
     return sorted({*merge_shards(_list_weights("diffusion_models")), *merge_shards(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the path of the expert `name`, a file or folder in `diffusion_models` or in `models/lingbot_world`. `what`
-    names the expert in error messages. Raises InputError if it is missing."""
+    """Return the file or folder of the expert `name`. Raise InputError if it is missing."""
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
-    """Return the names of all causal models (LingBot-World Fast and 2.0) in ComfyUI's model folders. These are folders
-    with such a model in `diffusion_models` and `models/lingbot_world`. Single files in `diffusion_models` are included
-    if their names show that they are such models."""
+    """Return the names of all causal models (LingBot-World Fast and 2.0) in ComfyUI's model folders."""
     files = list(_list_weights("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -114,9 +108,7 @@ def causal_choices() -> list[str]:
 
 
 def _causal_name(root: Path, name: str) -> str:
-    """Return a causal model's entry in a node's list, such as "my-model/model.safetensors": its folder `name` and its
-    weight file, or SHARDS for several files. If the folder has neither, return its name alone. `root` is the folder
-    that contains the model's folder."""
+    """Return the list entry of the causal model in `root / name`, such as "my-model/model.safetensors"."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -124,7 +116,7 @@ def _causal_name(root: Path, name: str) -> str:
 
 
 def resolve_causal(name: str) -> Path:
-    """Return the folder or file of the causal model `name`, an entry of `causal_choices`. Raises InputError if it is
+    """Return the folder or file of the causal model `name`, an entry of `causal_choices`. Raise InputError if it is
     missing or not a causal model."""
     folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", str(name))
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
@@ -137,28 +129,24 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of the files in `text_encoders` and of each T5 encoder in `models/lingbot_world`. umt5 encoders
-    come first: those in `models/lingbot_world`, then those in `text_encoders`."""
+    """Return the names of all text encoders, umt5 first."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return sort_by_patterns({*_list_weights("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """Return the path of the text encoder `name`, a file or a folder in diffusers' format. Raises InputError if it is
-    missing."""
+    """Return the text encoder's file, or its folder in diffusers' format. Raise InputError if it is missing."""
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
-    """Return the names of the files in `vae` and of each VAE in `models/lingbot_world`. VAEs of Wan 2.1 come first:
-    those in `models/lingbot_world`, then those in `vae`."""
+    """Return the names of all VAEs, those of Wan 2.1 first."""
     packages = _package_parts("*vae*", _VAE)
     return sort_by_patterns({*_list_weights("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """Return the path of the VAE `name`, a file or a folder in diffusers' format. Raises InputError if it is
-    missing."""
+    """Return the VAE's file, or its folder in diffusers' format. Raise InputError if it is missing."""
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
 
@@ -167,14 +155,13 @@ def _holds_weights(path: Path) -> bool:
 
 
 def tiny_decoder_choices() -> list[str]:
-    """Return the names of the `taew2_1` files in `models/vae_approx`. These are the tiny decoders TAEHV and LightTAE
-    for latents of Wan 2.1."""
+    """Return the names of the tiny decoders for latents of Wan 2.1 (TAEHV, LightTAE) in `models/vae_approx`."""
     found = [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("vae_approx")]
     return [name for name in found if "taew2_1" in name.lower()]
 
 
 def resolve_tiny_decoder(name: str) -> Path:
-    """Return the file of the tiny decoder `name`. Raises InputError if it is missing."""
+    """Return the file of the tiny decoder `name`. Raise InputError if it is missing."""
     path = folder_paths.get_full_path("vae_approx", name)
     if path is None:
         raise InputError(f"{name} is no longer in models/vae_approx; choose another decoder, or the VAE")
@@ -191,12 +178,8 @@ def tokenizer_choices() -> list[str]:
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """Return the path of a tokenizer: a folder in `models/lingbot_world`, or a file that contains a tokenizer.
-
-    `choice` is AUTO, or the name of a tokenizer folder. AUTO searches folders next to the text encoder's file
-    `encoder`, folders in `models/lingbot_world`, the encoder's file, then the umt5 files in `text_encoders`. Raises
-    InputError if no tokenizer is found.
-    """
+    """Return a tokenizer's folder, or a weight file that contains a tokenizer. AUTO searches near `encoder` first.
+    Raise InputError if none is found."""
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     for folder in (encoder.parent, *_folders()):
@@ -215,15 +198,14 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the folders in `models/lingbot_world`. Unfinished quantizations and unreadable folders, such as a drive's
-    `lost+found`, are skipped."""
+    """Yield the readable folders in `models/lingbot_world`, without unfinished quantizations."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if is_true_of(is_open, root) else []
         yield from (folder for folder in folders if is_true_of(is_open, folder) and not _unfinished(folder))
 
 
 def _unfinished(folder: Path) -> bool:
-    """Return whether a folder is the result of a quantization that is running or was stopped."""
+    """Whether a folder is the result of a quantization that is running or was stopped."""
     return folder.name.endswith(".part")
 
 
@@ -241,9 +223,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield names such as "folder/model.safetensors" of models in the folders of `models/lingbot_world`. In each folder
-    the models are the subfolder `part`, if it contains a model, and the weight files with a lower-case name that
-    matches the shell pattern `pattern`."""
+    """Yield the names of each package's subfolder `part` and of its weight files that match the lower-case
+    `pattern`."""
     for package in _folders():
         if is_true_of(is_expert_folder, package / part):
             yield f"{package.name}/{part}"

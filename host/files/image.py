@@ -17,8 +17,7 @@ AREAS = {
     "1280x720, in the image's shape": 1280 * 720,
     "416x240, in the image's shape": 416 * 240,
 }
-"""The choices of the size input that set only the video's area, in pixels. Height and width then follow from the
-image's aspect ratio, by the official code's rule."""
+"""The choices of the size input that set only the video's area, in pixels. The image gives the aspect ratio."""
 PRESETS = {
     "16:9 (832x480)": (832, 480),
     "9:16 (480x832)": (480, 832),
@@ -31,8 +30,7 @@ PRESETS = {
 EXPLICIT = "width and height"
 SIZES = (*AREAS, *PRESETS, EXPLICIT)
 FORMER_SIZES = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
-"""The choices of the size input that earlier versions offered, each with the video's area in pixels. Saved workflows
-may contain them, so they are accepted like AREAS."""
+"""The size choices of earlier versions, which saved workflows may contain, each with the video's area in pixels."""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
 
@@ -53,12 +51,8 @@ def pixels(image: Tensor) -> np.ndarray:
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """Return the video's size for a choice of the size input.
-
-    A choice from AREAS gives about that area, in the aspect ratio of `image`, an IMAGE [B, H, W, C]. A choice from
-    PRESETS gives its fixed size. EXPLICIT gives `width` and `height`, in pixels. Raises InputError for an unknown
-    choice.
-    """
+    """Return the video's size for a choice of the size input. `image` gives the aspect ratio where the choice is an
+    area. Raise InputError for an unknown choice."""
     check_size(size)
     if area := (AREAS | FORMER_SIZES).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
@@ -66,18 +60,14 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
 
 
 def check_size(size: str) -> None:
-    """Raise InputError if `size` is neither in SIZES nor in FORMER_SIZES (the choices of earlier versions)."""
+    """Raise InputError if `size` is neither in SIZES nor in FORMER_SIZES."""
     if size not in SIZES and size not in FORMER_SIZES:
         raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 
 
 def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
-    """Return an IMAGE [B, H, W, C] resized to [B, geometry.height, geometry.width, 3].
-
-    `fit` "stretch" resizes as the official code does: bicubic (a = -0.75), without antialiasing or clamping. "crop"
-    fills the frame and cuts off the rest, "pad" adds black bars; both keep the aspect ratio and use antialiasing.
-    Raises InputError for another `fit`.
-    """
+    """Return an IMAGE resized to [B, geometry.height, geometry.width, 3]. `fit` is "stretch", "crop" or "pad" (with
+    black bars). Raise InputError for another `fit`."""
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")
     pixels = _opaque(image.float()).movedim(-1, 1)
@@ -94,8 +84,7 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
 
 
 def _opaque(image: Tensor) -> Tensor:
-    """Return an IMAGE without alpha channel [B, H, W, 3]. Transparent pixels are blended with white, as when the
-    `lingbot-world` command reads image files."""
+    """Return an IMAGE [B, H, W, 3], its transparent pixels blended with white."""
     if image.shape[-1] != 4:
         return image[..., :3]
     alpha = image[..., 3:].clamp(0, 1)

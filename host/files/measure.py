@@ -1,5 +1,4 @@
-"""Measurements of a finished video: its estimated camera path, how far it is from the intended path, and its drift in
-quality."""
+"""Measurements of a finished video: its camera path, the distance from the intended path, and its drift in quality."""
 
 from collections.abc import Iterator
 
@@ -18,18 +17,13 @@ from .image import pixels, to_image
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera `path`.
+    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera path. Raise CameraError if the video cannot
+    be measured.
 
-    every: the number of frames between the compared keyframes; 0 means 8.
-    size: the (width, height) of the drawing, in pixels.
+    every: the number of frames between keyframes; 0 means 8.
+    size: the drawing's (width, height) in pixels.
 
-    Return three values:
-    - a drawing as an IMAGE,
-    - the lines of a summary,
-    - lines with the errors: their means and sums, then a table with one row per pair of keyframes.
-
-    Raises CameraError for fewer than two frames, more than 4,000, or more frames than poses, and for a negative
-    `every`. Raises DependencyError without OpenCV or pycolmap.
+    Return a drawing as an IMAGE, the lines of a summary, and the lines of a table of errors.
     """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_summary(measured), *measure.table(measured)]
@@ -37,11 +31,10 @@ def measure_image(
 
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
-    """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
+    """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and notes. Raise CameraError if the estimate
+    fails.
 
-    `fov_deg` is the horizontal field of view in degrees; 0 means that it is estimated too. Raises CameraError for fewer
-    than two frames, more than 4,000, and if the camera is found in fewer than half of the keyframes. Raises
-    DependencyError without OpenCV or pycolmap.
+    fov_deg: the horizontal field of view in degrees; 0 means unknown.
     """
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
@@ -49,18 +42,8 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how the quality of a video, an IMAGE [F, H, W, 3], drifts over time.
-
-    fps: the video's frames per second, from 0.001 to less than 1000.
-    size: the (width, height) of the drawing, in pixels.
-
-    Return three values:
-    - a drawing as an IMAGE,
-    - a summary: a line for each fault, or one line that no drift was found,
-    - the lines of a table: a header, and the mean metrics of each second.
-
-    Raises InputError for fewer than two frames, or another `fps`.
-    """
+    """Measure how the quality of a video, an IMAGE [F, H, W, 3], drifts over time. Return a drawing as an IMAGE, the
+    lines of a summary, and the lines of a table."""
     figures = drift.measure_frames(map(pixels, iterate_frames(images)), fps)
     faults = drift.find_faults(figures)
     return to_image(drift.render_drift(figures, faults, size)), drift.summary(figures, faults), drift.table(figures)
@@ -71,8 +54,8 @@ def _grey(images: Tensor) -> Iterator[np.ndarray]:
 
 
 def iterate_frames(images: Tensor) -> Iterator[Tensor]:
-    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar on the running node. Raises ComfyUI's interrupt
-    exception if the user cancels the run."""
+    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar. Raise ComfyUI's interrupt exception if the user
+    cancels."""
     bar = comfy.utils.ProgressBar(len(images))
     for image in images:
         comfy.model_management.throw_exception_if_processing_interrupted()

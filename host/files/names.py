@@ -7,17 +7,14 @@ from ...errors import InputError
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""A name is rejected if one part of the path has more than _MOST_BYTES bytes, the limit of common file systems. A name
-of more than _MOST_CHARACTERS characters is also rejected."""
+"""The most bytes in one part of a path, the limit of common file systems, and the most characters of a whole name."""
 _MOST_BYTES_OF_NEW = 240
-"""A new folder's name may have at most this many bytes. The limit is below _MOST_BYTES, because an unfinished folder's
-name also has the suffix `.part`."""
+"""The most bytes in a new folder's name, which leaves room for the suffix `.part`."""
 
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
-    """Return the parts of the relative path `name`, split at slashes and backslashes. Raises InputError for an absolute
-    path, a drive letter, `.`, `..`, an empty part, a null byte, and a name that is too long. `what` and `folders`
-    describe the file and its allowed folders in the message."""
+    """Return the parts of a relative path, split at slashes and backslashes. Raise InputError for a path that is
+    absolute, too long, or leads out of its folder."""
     name = str(name)  # a prompt of the API may hold a number or a list
     parts = re.split(r"[\\/]+", name[: _MOST_CHARACTERS + 1])
     if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):
@@ -28,14 +25,8 @@ def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
 
 
 def new_parts(name: str, what: str) -> list[str]:
-    """Return the parts of the relative path of a new folder, split at slashes and backslashes. `what`
-    describes the folder in the message.
-
-    Raises InputError for:
-    - a name that `parts_of` rejects, or that Windows cannot store,
-    - more than two parts,
-    - a part that ends with `.part`, or is longer than _MOST_BYTES_OF_NEW bytes.
-    """
+    """Return the parts of a new folder's relative path, at most two. Raise InputError for names that some operating
+    system cannot store."""
     parts = parts_of(name, what)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

@@ -24,22 +24,20 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """Return the sorted names of all models and text encoders that can be quantized and are not yet in NF4 or FP4. A
-    file that cannot be read is included, so that choosing the file shows the error. A GGUF file cannot be read, for
-    example, if the package gguf is not installed."""
+    """Return the names of all models and text encoders that are not yet in 4 bits, and of unreadable files."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _can_quantize(resolve_source(name)))
 
 
 def resolve_source(name: str) -> Path:
-    """Return the path of a model in `source_choices`. Raises InputError if it is missing."""
+    """Return the path of a model in `source_choices`. Raise InputError if it is missing."""
     return resolve(name, ("diffusion_models", folders.PACKAGES, "text_encoders"), "model", Path.exists)
 
 
 def new_package(name: str) -> Path:
-    """Return the path for a new folder `name` in `models/lingbot_world`, without creating the folder. Raises InputError
-    for an invalid name and for an existing folder."""
+    """Return the path for a new folder in `models/lingbot_world`, without creating it. Raise InputError for an invalid
+    name or an existing folder."""
     parts = new_parts(name, "folder")
     roots = [Path(root) for root in folder_paths.get_folder_paths(folders.PACKAGES)]
     there = next((folder for folder in (root.joinpath(*parts) for root in roots) if folder.exists()), None)
@@ -60,9 +58,8 @@ def device() -> str:
 
 @contextmanager
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` that updates the running node's progress bar. The callback raises
-    ComfyUI's interrupt exception if the user has cancelled the run. The arguments, a label and a unit, are unused: they
-    are for other kinds of progress bar."""
+    """Yield a callback `progress(done, total)` for the running node's progress bar. The callback raises ComfyUI's
+    interrupt exception if the user cancels."""
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:
@@ -85,8 +82,7 @@ def _can_quantize(path: Path) -> bool:
 
 @lru_cache(1024)
 def _holds_quantizable(path: Path, _written: str) -> bool:
-    """Return whether a file or folder holds a model or text encoder that is not yet in bitsandbytes' 4-bit format.
-    `_written` is a fingerprint of the files, so that changed files are read again despite the cache."""
+    """Whether `path` holds a model or text encoder that is not yet in 4 bits. `_written` is part of the cache's key."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
     return known and not any(map(component_owner, names))

@@ -1,5 +1,4 @@
-"""Searches below ComfyUI's model folders. Names may come from a stranger's workflow, so they are resolved below these
-folders only. Both kinds of slash are accepted."""
+"""Searches below ComfyUI's model folders, safe for names from a stranger's workflow."""
 
 import logging
 import os
@@ -19,8 +18,8 @@ SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true. `what` names
-    the path in error messages. Raises InputError for a name outside of the folders and for a missing path."""
+    """Return the first path of `name` in ComfyUI's `model_folders` for which `exists(path)` is true. Raise InputError
+    without one."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:
@@ -34,8 +33,8 @@ def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callab
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return names, modification times and sizes of files as a string, so that ComfyUI runs a node again after a
-    change. A folder stands for all files in it. None in `paths` is skipped. Raises OSError for a missing file."""
+    """Return names, modification times and sizes of files as a string. A folder stands for all files in it. Raise
+    OSError for a missing file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -44,8 +43,7 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
 
 
 def is_open(path: Path) -> bool:
-    """Return True if `path` is a folder that can be read, False if it is not a folder. Raises OSError for an unreadable
-    folder, so that `is_true_of` can log the reason."""
+    """Whether `path` is a folder. Raise OSError if the folder cannot be read."""
     if not path.is_dir():
         return False
     with os.scandir(path):
@@ -68,9 +66,8 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, with each shard (one file of a split model) replaced by the name of its folder. Duplicates are
-    not removed, so a folder's name occurs once per shard. For shards that are not in a folder, yield the name of the
-    first shard and skip the others."""
+    """Yield the names, each shard's replaced by its folder's, so folders may repeat. Shards outside of a folder yield
+    the first shard's name."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = SHARD.search(file)

@@ -1,5 +1,4 @@
-"""Files with the state of a causal model's video, from which a later run continues. Files are read from ComfyUI's
-output and input folders only, because a name may come from a stranger's workflow."""
+"""Files with the state of a causal model's video, in ComfyUI's output and input folders."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ SUFFIX, OF_OUTPUT = ".state", " [output]"
 
 
 def save(state: WorldState, prefix: str) -> Path:
-    """Write a state to a new file in ComfyUI's output folder and return the file's path. The name is `prefix` and the
-    next free number, as in ComfyUI's save nodes. Raises InputError for an invalid prefix."""
+    """Write a state to a new numbered file in ComfyUI's output folder. Return the path. Raise InputError for an invalid
+    prefix."""
     check_prefix(prefix)
     folder, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     path = Path(folder) / f"{name}_{counter:05}_{SUFFIX}"
@@ -35,8 +34,8 @@ def check_prefix(prefix: str) -> None:
 
 
 def choices() -> list[str]:
-    """Return the names of all state files in ComfyUI's input folder, then of those in its output folder. Names in the
-    output folder end with OF_OUTPUT."""
+    """Return the names of all state files in ComfyUI's input folder, then in its output folder, with the mark
+    OF_OUTPUT."""
     found = []
     for root, mark in _roots():
         files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
@@ -45,16 +44,16 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Return the state in the file `name`. Raises InputError for a missing file, a file without a state, and a name
-    that leads out of ComfyUI's input and output folders. Raises CheckpointError for a damaged file."""
+    """Return the state in the file `name`. Raise InputError for a missing or forbidden file, CheckpointError for a
+    damaged file."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 
 
 def resolve(name: str) -> Path:
-    """Return the path of the state file `name`, which may not exist. Raises InputError if the path leaves ComfyUI's
-    input or output folder, also through a symbolic link."""
+    """Return the path of the state file `name`, which may not exist. Raise InputError if it leaves the input or output
+    folder."""
     name = str(name)
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))

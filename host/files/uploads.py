@@ -1,5 +1,4 @@
-"""The HTTP route by which a browser uploads camera files, each upload to a new folder of ComfyUI's input folder. The
-folder's name contains a hash of the files, so no upload overwrites other files."""
+"""The HTTP route by which a browser uploads camera files, each upload to a new folder of ComfyUI's input folder."""
 
 import asyncio
 import hashlib
@@ -48,16 +47,12 @@ def register(server) -> None:
 
 
 def store_files(kind: str, files: Files) -> tuple[str, list[str]]:
-    """Store uploaded camera files in a new folder of ComfyUI's input folder, and unpack zip archives.
+    """Store uploaded camera files, (name, content) each, in a folder of ComfyUI's input folder, and unpack zip
+    archives. Raise CameraError, with nothing stored, if none is usable.
 
-    kind: the node's list of files, "poses" or "cameras", a key of LISTS.
-    files: (name, content) of each file.
+    kind: the node's list of files, a key of LISTS.
 
-    Return the name of the first camera path among these files, and all names that the list `kind` now offers. If the
-    same files were uploaded before, their folder is used again.
-
-    Raises CameraError, and stores nothing, for an unknown `kind`, and for files that are unusable or contain no camera
-    path. Raises OSError if a file cannot be written.
+    Return the name of the first camera path among the files, and all names of the list.
     """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
@@ -107,8 +102,7 @@ def _relative_path(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Return the files, with the parent folders that all of them share removed from their names. The names therefore do
-    not depend on whether a user uploads a folder or only the files in it."""
+    """Return the files without the parent folders that all of them share."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files
@@ -124,7 +118,7 @@ def _folder_name(sent: Files, files: Files) -> str:
 
 
 def _write(folder: Path, files: Files) -> None:
-    """Write the files to a temporary folder, then rename it, so that readers never see an incomplete folder."""
+    """Write the files to a temporary folder, then rename it, so readers never see an incomplete folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         whole = Path(temporary) / "files"
