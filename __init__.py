@@ -1,4 +1,4 @@
-"""LingBot-World for ComfyUI: the entry point for ComfyUI, and the public names for Python programs."""
+"""The entry point for ComfyUI, and the public names for Python programs."""
 
 from .version import __version__
 
@@ -38,8 +38,7 @@ _PUBLIC = {
     "open_live": ".headless.live.opening",
     "sample": ".pipeline",
 }
-"""The public names and their modules. A module is imported when one of its names is first used, because ComfyUI imports
-this file without using the names."""
+"""The modules of the public names, imported on first use."""
 
 
 def __getattr__(name: str) -> object:

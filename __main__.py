@@ -1,12 +1,12 @@
-"""The `lingbot-world` command, for `python -m lingbot_world`, or `python FOLDER` if the package is not installed."""
+"""The `lingbot-world` command for `python -m lingbot_world`, or for `python FOLDER` without installation."""
 
 import _signal as signal  # `signal` imports `enum`
 import sys
 
 
 def _import_folder() -> None:
-    """Import this file's folder as the package lingbot_world, and remove the folder from sys.path. Otherwise the
-    folder's modules would hide other modules of the same names."""
+    """Import this file's folder as the package lingbot_world, and remove the folder, which would hide other modules,
+    from sys.path."""
     import importlib.util
     from pathlib import Path
 

@@ -1,9 +1,4 @@
-"""The exceptions of this package, and imports of modules that may be missing or that wait for their first use.
-
-A message names the file or option, the value found, the value expected, and the remedy. The command exits with code 2
-after a LingBotError, and ComfyUI shows the message on the node. A Python name in backticks, such as `action_path`,
-becomes a flag in the command, such as --action_path.
-"""
+"""The package's exceptions, and imports of modules that may be missing or wait for their first use."""
 
 import errno
 import importlib
@@ -13,12 +8,11 @@ from types import ModuleType
 
 
 class CancelledError(Exception):
-    """The exception that ends a run which the calling program has cancelled. It is not a LingBotError, because no input
-    is wrong."""
+    """The exception that ends a run which the calling program has cancelled."""
 
 
 class LingBotError(ValueError):
-    """The base class of errors that a user can fix."""
+    """The base class of errors that a user can fix. The command turns names in backticks in the message into flags."""
 
 
 class CheckpointError(LingBotError):
@@ -30,8 +24,7 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for poses, intrinsics or timed keys that cannot be used, and for a video if its camera cannot be
-    measured."""
+    """The error for a camera path, or a video's camera, that cannot be used or measured."""
 
 
 class InputError(LingBotError):
@@ -39,13 +32,11 @@ class InputError(LingBotError):
 
 
 class DependencyError(LingBotError):
-    """The error for a missing or broken Python package. The message names the interpreter and the package to
-    install."""
+    """The error for a missing or broken Python package."""
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
-    """Return the operating system's message for a file error, or the error's own text without such a message. A remedy
-    follows if one is known, such as "make room, or write elsewhere" for a full disk."""
+    """Return the operating system's message for a file error, or the error's text, with a remedy if one is known."""
     said = str(getattr(error, "strerror", None) or error)
     if " requested and " in said:  # NumPy's message for a partial write has no error number
         said = "the disk is full; make room, or write elsewhere"
@@ -61,12 +52,8 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return `module`. Raises DependencyError if the import fails. Its message names the `package` to
-    install with pip, by default `module`.
-
-    A broken installation may raise any exception (a missing shared library: OSError; a mismatched torch: RuntimeError
-    or AttributeError), so every exception becomes a DependencyError.
-    """
+    """Import and return `module`. Raises DependencyError, which names the pip `package` (by default `module`), if the
+    import fails for any reason."""
     try:
         return importlib.import_module(module)
     except Exception as error:
@@ -77,12 +64,8 @@ def require(module: str, package: str = "") -> ModuleType:
 
 
 def on_first_use(package: str, /, **modules: str) -> Callable[[str], object]:
-    """Return a function to assign to `__getattr__` in a package's __init__.py. It imports a module of the package when
-    one of the module's names is first used.
-
-    package: the package's name.
-    modules: for each module the names that it provides, separated by spaces.
-    """
+    """Return a package's `__getattr__`, which imports a module on the first use of its names. `modules` maps each
+    module to its names, separated by spaces."""
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Descriptions of the fields in file formats, from which docs/formats.md is generated, and reading of small texts."""
+"""Descriptions of the fields in file formats, and reading of small text files."""
 
 import errno
 import os
@@ -15,11 +15,9 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """A group of fields of a file format that a reader treats in the same way.
+    """A group of a file format's fields that a reader treats in the same way.
 
-    names: the fields' names in the file.
-    effect: "applied", "refused" (an error), "reported" (not used, with a note to the user), or "ignored" (cannot change
-        the result).
+    effect: applied, refused (an error), reported (unused, with a note) or ignored.
     how: a sentence about these fields for docs/formats.md.
     """
 
@@ -29,17 +27,11 @@ class Field(NamedTuple):
 
 
 class Reported(str):
-    """A note to the user about a file. The command `lingbot-world` prints such a note even with `--quiet`, which hides
-    other notes."""
+    """A note to the user about a file, which the command prints even with `--quiet`."""
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with one note that lists the unknown fields of a file, at most NAMED_AT_ONCE of them by name.
-    Return an empty list if all fields are known.
-
-    names: the names of the fields in the file.
-    fields: the fields that the reader knows.
-    """
+    """Return a list of at most one note, which lists the `names` in a file that no field in `fields` has."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -49,8 +41,7 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError if `text` contains a lone surrogate, which is how Python represents a byte of the command line
-    that is not UTF-8. The message begins with `name`."""
+    """Raise InputError, with `name`, if `text` has a lone surrogate: a byte of the command line that is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -61,12 +52,8 @@ def check_text(name: str, text: str) -> None:
 
 
 def text_of(path: Path, name: str = "") -> str:
-    """Return the content of a UTF-8 file of less than 64 MiB, without a byte order mark. All line ends become LF. A
-    pipe is read to its end.
-
-    Raises InputError for a missing, larger or differently encoded file. Also raises InputError for a device, and for a
-    pipe without a writer, because reading might never end. The message begins with `name`, by default the path.
-    """
+    """Return a small UTF-8 file's content without a byte order mark, with LF line ends. Raises InputError for an
+    unreadable file."""
     try:
         return _bytes_of(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:

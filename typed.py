@@ -1,4 +1,4 @@
-"""Checks of argument types in public functions, for callers in Python."""
+"""Checks of argument types in public functions."""
 
 import types
 from collections.abc import Callable
@@ -23,27 +23,19 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The class of which a value must be an instance, by the value's annotation. Integral and Real include NumPy's numbers.
-For a Literal any text passes."""
+"""The class that a value must have, by its annotation. For a Literal any text passes."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError if a value's type does not match its annotation.
-
-    Checked are classes, and unions and tuples of classes. For a Literal any text passes, because the function that uses
-    the value checks the choices. For other annotations, or none, anything passes.
-
-    values: the values by argument name.
-    wanted: the annotations by argument name.
-    """
+    """Raise InputError if a value's type does not match its annotation in `wanted`, by argument name. For a Literal any
+    text passes."""
     for name, value in values.items():
         if name in wanted and not _fits(value, wanted[name]):
             raise InputError(f"`{name}` {value!r:.60}: expected {_words(wanted[name])}, found {type(value).__name__}")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate `function` so that each call first checks its arguments by `check_types`, which raises InputError for an
-    argument of a wrong type."""
+    """Decorate a function so that a call raises InputError for an argument of a wrong type."""
     shape = signature(function)
 
     @wraps(function)
@@ -70,8 +62,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _item(wanted: Any) -> Any:
-    """Return the union of the item types of a tuple's annotation, such as int | str for tuple[int, str], without the
-    ellipsis."""
+    """Return the union of a tuple annotation's item types, such as int | str for tuple[int, str]."""
     return Union[tuple(each for each in get_args(wanted) if each is not ...)]  # noqa: UP007
 
 

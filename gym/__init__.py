@@ -1,5 +1,4 @@
-"""An environment for gymnasium, in which an agent walks through a generated world. Example:
-`gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`."""
+"""A gymnasium environment in which an agent walks through a generated world."""
 
 from ..errors import require
 

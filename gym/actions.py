@@ -1,5 +1,4 @@
-"""The action spaces of the gymnasium environment, and the conversion of an action to held keys or a joystick's
-position."""
+"""The action spaces of the gymnasium environment."""
 
 from contextlib import suppress
 from typing import Any
@@ -12,17 +11,16 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The nine keyboard keys. In the action space "keys", entry i of an action is 1 if PRESSED[i] is held. In the
-action space "discrete", action 0 holds no key, and action i holds KEYS[i - 1], so RUN is not available."""
+"""The keyboard keys of the action space "keys"; entry i of an action is 1 if PRESSED[i] is held."""
 SPACES = ("discrete", "keys", "box")
 
 
 def action_space(name: str) -> Space[Any]:
-    """Return the action space `name`. Raises InputError for another name.
+    """Return the action space of this name. Raises InputError for another name.
 
-    "discrete": no key or one of eight keyboard keys.
-    "keys": any combination of nine keyboard keys.
-    "box": float32 [3], velocity, yaw and pitch from -1 to 1.
+    discrete: no key or one of eight keyboard keys.
+    keys: any combination of nine keyboard keys.
+    box: float32 [3], velocity, yaw and pitch from -1 to 1.
     """
     if name == "discrete":
         return spaces.Discrete(1 + len(KEYS))
@@ -34,8 +32,7 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Set the held keyboard keys or the joystick of a session to `action`. Raises InputError if `action` is not an
-    element of `space`. For a Box, any dtype is accepted."""
+    """Set a session's held keys or joystick to `action`. Raises InputError if `action` is not an element of `space`."""
     if isinstance(space, spaces.Box):
         with suppress(TypeError, ValueError, OverflowError):
             action = np.asarray(action, space.dtype)

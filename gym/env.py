@@ -21,23 +21,20 @@ from .actions import act, action_space
 RESET_OPTIONS = ("image", "prompt", "state")
 LARGEST_SEED = 2**31
 Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
-"""A function reward(observation, info) that returns the reward as a number, or a pair (reward, whether the episode has
-ended)."""
+"""A function reward(observation, info) that returns the reward, or a pair (reward, whether the episode has ended)."""
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
-    """A walk through a generated world, as a gymnasium environment.
+    """A walk through a generated world. The observation is the last frame of a chunk, uint8 [H, W, 3]. The items of
+    `info`:
 
-    The observation is the last frame of a chunk, uint8 [H, W, 3]. `info` has these items:
-
-    pose: the camera-to-world pose of this frame, float64 [4, 4].
+    pose: the frame's camera-to-world pose, float64 [4, 4].
     seconds: the length of the video so far.
     chunk: the index of the chunk.
     latent_frame: the index of the chunk's first latent frame.
-    action: the action that was held from this latent frame to the end of the chunk; absent after `reset`.
+    action: the action held during the chunk; absent after `reset`.
 
-    Successive environments with the same arguments share one model, unless an argument is unhashable, such as an image
-    in memory. `unwrapped.session` has methods to change prompts and events.
+    Environments with equal, hashable arguments share one model.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
@@ -51,16 +48,13 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         session: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Open the model in the folder `ckpt`.
+        """Open the model in the folder `ckpt`. Raises a LingBotError for invalid arguments and files.
 
         actions: the action space, "discrete", "keys" or "box".
-        render_mode: "rgb_array" makes `render` return frames; with None it returns None.
-        reward: the reward function; None gives a reward of 0 for every chunk.
+        render_mode: "rgb_array" or None.
+        reward: the reward function; None: the reward is always 0.
         session: arguments of `Session`, such as speed and events.
-        options: arguments of `open_live`, such as image, prompt, chunk, width and device. Without an image or a prompt,
-        a walk begins with that of the example in `ckpt` or next to it.
-
-        Raises a LingBotError for invalid arguments and files.
+        options: arguments of `open_live`. The package's example has the default image and prompt.
         """
         self.action_space = action_space(actions)
         if render_mode not in (None, "rgb_array"):
@@ -84,17 +78,11 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new walk, make its first chunk, and return (observation, `info`).
+        """Begin a new walk, make its first chunk, and return (observation, info). Raises InputError for invalid
+        options.
 
-        seed: the seed of the noise; None draws a random seed.
-        options: the start of the walk, a dict with these optional keys:
-
-        - `image`: the first frame.
-        - `state`: a saved walk to continue, as a file, a walk's folder, or a WorldState.
-        - `prompt`: the prompt. By default it is that of `state`, or without a state that of the environment.
-
-        Without `image` and `state` the walk begins where the environment's walks begin by default. Raises InputError
-        for any other option, and for both an image and a state.
+        seed: the seed of the noise; None: random.
+        options: a dict that may have `image`, `prompt`, and `state`, a saved walk to continue.
         """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
@@ -105,9 +93,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return self._chunk()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Generate one chunk with `action` held, and return (observation, reward, terminated, truncated, info).
-        `terminated` comes from the reward function; `truncated` is always False. Raises InputError for an action
-        outside of the action space, and without a walk, that is before `reset` or after `close`."""
+        """Generate one chunk with `action` held. Return (observation, reward, terminated, False, info). Raises
+        InputError for an invalid action and without a walk."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         info["action"] = action
@@ -115,8 +102,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return seen, *_value_and_end(reward), False, info
 
     def render(self) -> np.ndarray | None:  # type: ignore[override, unused-ignore]
-        """Return the last frame, uint8 [H, W, 3], if `render_mode` is "rgb_array", else None. Without a walk the result
-        is None."""
+        """Return the last frame, uint8 [H, W, 3], or None without a walk or without a `render_mode`."""
         return self._last_frame
 
     def close(self) -> None:
@@ -148,8 +134,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _check_names(name: str, values: Any, known: Collection[str]) -> dict[str, Any]:
-    """Return a copy of the dict `values` that the user passed as the argument `name`. Raises InputError for another
-    type and for a key not in `known`."""
+    """Return a copy of the dict `values`. Raises InputError for another type and for a key not in `known`."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -161,8 +146,6 @@ def _check_names(name: str, values: Any, known: Collection[str]) -> dict[str, An
 
 
 def _value_and_end(reward: Any) -> tuple[float, bool]:
-    """Return (reward, whether the episode ends) from a reward function's result. Raises InputError for another
-    result."""
     try:
         value, ended = reward if isinstance(reward, tuple) else (reward, False)
         return float(value), bool(ended)
@@ -173,8 +156,7 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
 
 
 def _open(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return a model's engine and default start. The model of the last call is used again if the arguments are equal.
-    Unhashable arguments, such as an image in memory, always load a model."""
+    """Return a model's engine and default start, those of the last call if the arguments are equal and hashable."""
     try:
         return _open_cached(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

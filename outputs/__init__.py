@@ -1,5 +1,4 @@
-"""Writing of output files. An output file is locked against other runs. It gets its final name only when it is
-complete."""
+"""Output files: locked against other runs, and renamed to their final name when they are complete."""
 
 import errno
 import os
@@ -20,16 +19,13 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the path of the temporary file for `file`. This process writes the content there, and `name_whole` then
-    renames it to `file`. Other processes use other paths. If `file` is a symbolic link, the temporary file is next to
-    the link's target."""
+    """Return the path of this process's temporary file for `file`, which `name_whole` renames to `file`."""
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
 
 def name_whole(file: Path) -> None:
-    """Rename the finished temporary file (see `part_of`) to `file`, replacing an existing one. Raises OSError for a
-    device or a pipe, which a rename would replace by a file."""
+    """Rename the finished temporary file (see `part_of`) to `file`. Raises OSError if `file` is a device or a pipe."""
     target = _followed(file)
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(errno.EINVAL, "a device or a pipe, expected a file", str(file))
@@ -38,8 +34,8 @@ def name_whole(file: Path) -> None:
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """A context that yields a list of temporary paths, one for each of `files`; the caller writes the files there. If
-    the context ends without an error, the temporary files are renamed to `files`; otherwise they are removed."""
+    """A context that yields a temporary path for each of `files`. The temporary files are renamed to `files`, or
+    removed after an error."""
     parts = [part_of(file) for file in files]
     try:
         yield parts
@@ -52,16 +48,10 @@ def written_whole(*files: Path) -> Iterator[list[Path]]:
 
 @contextmanager
 def lock_output(file: Path, parts: str = "") -> Iterator[None]:
-    """A context that locks an output file against other runs.
+    """A context that locks an output file against other runs and removes old temporary files. Raises InputError if
+    another run has the lock or the folder cannot be written.
 
-    parts: a glob pattern if the output is a series of files, such as numbered frames.
-
-    - The lock is a file next to `file`. The operating system releases it if the process dies.
-    - Missing folders are created, and removed at the end if they are empty.
-    - At the beginning, temporary files that dead runs left for `file` are deleted, or with `parts` those for all files
-    that match the pattern.
-
-    Raises InputError if another run has the lock or the folder cannot be written.
+    parts: a glob pattern if the output is a series of files.
     """
     file = _followed(file)
     made = _make_folders(file.parent)
@@ -82,8 +72,7 @@ def lock_output(file: Path, parts: str = "") -> Iterator[None]:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a run, of this process or of another one, holds the lock of an output file (see `lock_output`).
-    The result is True for another user's lock file, and False on a drive without locks."""
+    """Return whether a run holds the lock of an output file. The result is False on a drive without locks."""
     from filelock import FileLock, Timeout
 
     lock_file = file.with_name(file.name + LOCK)
@@ -110,13 +99,12 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for this process, unique even if machines or containers have equal process ids. The result
-    is cached by process id, so that a forked process gets a new name."""
+    """Return a random name for this process. The cache by process id gives a forked process a new name."""
     return secrets.token_hex(4)
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder and its parents, and return the folders that did not exist before, the deepest first."""
+    """Create a folder and its parents, and return the new folders, the deepest first."""
     folder = _followed(folder)
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -146,8 +134,7 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
 
 
 def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
-    """Return whether `lock_file` is still the file that `lock` holds. The lock's previous owner may have removed
-    that file and another run may have made a new one."""
+    """Return whether `lock_file` is still the file that `lock` holds, which another run may have replaced."""
     opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
     try:
         return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino
@@ -156,8 +143,8 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Release a lock and remove its file. The file is removed first, so that no other process can lock it in between.
-    Windows cannot remove an open file, so on Windows the file is removed afterwards."""
+    """Release a lock and remove its file: before the release, or afterwards on Windows, which cannot remove an open
+    file."""
     try:
         lock_file.unlink()
         lock.release()

@@ -1,4 +1,4 @@
-"""Schedules, solvers, noise, and the choice between the two experts. Nothing here needs a model or a user interface."""
+"""Schedules, solvers, noise, and the choice between the two experts."""
 
 from .causal import FewStepSchedule, GuidedSchedule, chosen_shift, few_step_schedule, step_indices
 from .experts import first_low_step, guide, guide_scales, is_high_noise

@@ -1,5 +1,4 @@
-"""The denoising schedules that the causal models use for each chunk of a video. LingBot-World Fast and 2.0 use a few
-steps without guidance; the slower causal-pretrain uses many steps with guidance."""
+"""The denoising schedules of causal models: a few steps without guidance, or many steps with guidance."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from .schedule import flow_sigmas, flow_timesteps
 from .solvers import solve
 
 TABLE_STEPS = 1000
-"""The few steps of LingBot-World Fast and 2.0 are selected from a UniPC schedule of this many steps."""
+"""The number of steps of the UniPC schedule from which the few steps are selected."""
 
 Predict = Callable[[Tensor, int], Tensor]
 """A function predict(x, timestep) that calls the model and returns the velocity."""
@@ -23,23 +22,20 @@ Predict = Callable[[Tensor, int], Tensor]
 class FewStepSchedule:
     """A schedule of a few steps without guidance.
 
-    timesteps: the integer timestep that the model gets at each step.
-    sigmas: the noise level of each step, with which x0 = x - sigma * velocity is computed (in float64).
-    renoise_sigmas: for each step except the first, the noise level to which the previous step's x0 is noised again.
+    timesteps: the model's integer timestep at each step.
+    sigmas: each step's noise level, for x0 = x - sigma * velocity.
+    renoise_sigmas: for each later step, the level to which x0 is noised.
     """
 
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
     renoise_sigmas: tuple[float, ...]
     guide_scale: ClassVar[float] = 1
-    """The scale of classifier-free guidance: always 1, so that no negative prompt is used."""
+    """The scale of classifier-free guidance, 1: no negative prompt is used."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
-        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
-
-        `renoise(shape)` returns new standard normal noise, and is called before every step except the first. Noise in
-        pinned memory is copied to a GPU without blocking Python.
-        """
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x`. `renoise(shape)` returns new
+        standard normal noise."""
         denoised = x
         for step, timestep in enumerate(self.timesteps):
             if step > 0:
@@ -53,13 +49,7 @@ class FewStepSchedule:
 
 @dataclass(frozen=True)
 class GuidedSchedule:
-    """A schedule of many steps with guidance. Each chunk is denoised from noise by a new run of the solver.
-
-    steps: the number of steps.
-    shift: the shift of the noise levels (see `flow_sigmas`).
-    guide_scale: the scale of classifier-free guidance. At 1 no negative prompt is used.
-    solver: the name of the solver.
-    """
+    """A schedule of many steps with guidance. At a `guide_scale` of 1 no negative prompt is used."""
 
     steps: int = STEPS
     shift: float = 5.0
@@ -68,7 +58,7 @@ class GuidedSchedule:
 
     @property
     def timesteps(self) -> tuple[int, ...]:
-        """The model's integer timestep of each step. Raises InputError for invalid steps, shift or solver."""
+        """The model's integer timestep at each step. Raises InputError for invalid settings."""
         return tuple(flow_timesteps(self.steps, self.shift, self.solver).tolist())
 
     @property
@@ -77,8 +67,8 @@ class GuidedSchedule:
         return tuple(flow_sigmas(self.steps, self.shift, self.solver).tolist()[:-1])
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
-        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
-        `predict(x, timestep)` returns the guided velocity. `renoise` is not used: no noise is added between steps."""
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x`. `predict` returns the guided
+        velocity; `renoise` is not used."""
         timesteps = iter(self.timesteps)
 
         def denoised(x: Tensor, sigma: Tensor) -> Tensor:
@@ -89,11 +79,7 @@ class GuidedSchedule:
 
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     """Return the schedule of the steps at `indices` (rising, 0 to 999) of the 1,000-step schedule with this `shift`.
-
-    Timesteps are truncated to integers, so several sigmas may have the same timestep. As in the official code, x0 is
-    computed with the first sigma of a timestep. Noise is added with the second, or with the first if there is only one.
-    Raises InputError for invalid indices.
-    """
+    Raises InputError for invalid indices."""
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
     if not indices or not rising or indices[0] < 0 or indices[-1] >= TABLE_STEPS:
@@ -103,6 +89,7 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
         )
     table, sigmas = flow_timesteps(TABLE_STEPS, shift).tolist(), flow_sigmas(TABLE_STEPS, shift).tolist()
     timesteps = tuple(table[index] for index in indices)
+    # as in the official code: x0 with the first sigma of a timestep, noise with the second if there is one
     firsts = [table.index(timestep) for timestep in timesteps]
     seconds = [first + (table[first + 1 : first + 2] == [table[first]]) for first in firsts]
     return FewStepSchedule(
@@ -113,8 +100,8 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """Return the indices of the denoising steps for the option `schedule`. It may be None (the indices of `release`), a
-    name ("v1" or "v2"), a tuple of indices, or text such as "0,250,500,750". Raises InputError for other text."""
+    """Return the indices of the denoising steps that the option `schedule` selects; None selects the release's. Raises
+    InputError for invalid text."""
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):
@@ -128,8 +115,7 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return (shift, notes): the shift of the noise levels and notes for the user. The returned shift is `shift`, or
-    the release's if `shift` is None. There is one note if `shift` differs from the release's, else none."""
+    """Return the shift, the release's if `shift` is None, and at most one note for the user."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

@@ -8,26 +8,23 @@ from .schedule import TRAIN_TIMESTEPS
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
-    """Return whether the high-noise expert predicts the step with this `timestep` (0 to 1000): True if the timestep is
-    at least 1000 * `boundary`, else the low-noise expert predicts it."""
+    """Return whether the high-noise expert predicts the step with this timestep (0 to 1000)."""
     return bool(timestep >= boundary * TRAIN_TIMESTEPS)
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the first of the falling `timesteps` that the low-noise expert predicts. Return the number of
-    timesteps if it predicts none."""
+    """Return the index of the first step of the low-noise expert, or the number of steps without one."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 
 def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
-    """Return `uncond + scale * (cond - uncond)`, the prediction with classifier-free guidance."""
+    """Return the prediction with classifier-free guidance."""
     return uncond + scale * (cond - uncond)
 
 
 def guide_scales(guide_scale: float | tuple[float, ...]) -> PerExpert[float]:
-    """Return the guidance scale of each expert. `guide_scale` is one number for both, or a pair (low-noise, high-noise)
-    as in the official code. Raises InputError if there are not one or two numbers, or if one is negative, infinite
-    or NaN."""
+    """Return each expert's guidance scale from one number for both or a pair (low-noise, high-noise). Raises InputError
+    for invalid numbers."""
     scales = guide_scale if isinstance(guide_scale, (tuple, list)) else (guide_scale,)
     if len(scales) not in (1, 2) or not all(0 <= scale < float("inf") for scale in scales):
         found = ",".join(map(str, scales))

@@ -1,4 +1,4 @@
-"""The noise for a causal model's chunks: StepNoise for live sessions, PathNoise for camera paths of known length."""
+"""The noise for a causal model's chunks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from torch import Tensor
 
 
 class StepNoise:
-    """A source of noise that depends only on the seed, the index of the chunk, and the step. A live session that is
-    repeated with the same inputs therefore has the same frames."""
+    """A source of noise for live sessions. The noise depends only on the seed, the chunk's index and the step."""
 
     order = "chunk and step"
 
@@ -25,7 +24,7 @@ class StepNoise:
         return self.draw(self._shape)
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
-        """Return the noise for the current chunk's next step, float32 of this `shape` on the CPU."""
+        """Return the noise for the chunk's next step, float32 on the CPU."""
         self._step += 1
         name = f"{self._seed} {self._chunk} {self._step}".encode()
         number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
@@ -33,12 +32,8 @@ class StepNoise:
 
 
 class PathNoise:
-    """A source of noise for a video of known length, with the methods of `StepNoise`. `latent_frames` is the video's
-    number of latent frames; the other arguments are as in `StepNoise`.
-
-    One generator draws the initial noise of all latent frames at construction. `draw` continues with the same
-    generator, so the steps' noise depends on the order of the calls. ComfyUI's node Rollout draws in the same order.
-    """
+    """A source of noise for a video of known length. One generator draws all noise, so the noise depends on the order
+    of the calls."""
 
     order = "video, then steps"
 
@@ -47,8 +42,7 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w]: a view of the noise
-        that was drawn at construction."""
+        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w], as a view."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:

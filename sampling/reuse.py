@@ -1,10 +1,4 @@
-"""Skipping of model calls: the velocity of some steps is extrapolated from earlier steps.
-
-In flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a line
-through the model's last two predictions. Each new prediction shows the error of the line. The method was developed for
-this project. The related EasyCache (Zhou et al. 2025, arXiv 2507.02860) repeats the last difference of output and
-input, and estimates the error from the change of the input.
-"""
+"""Skipping of model calls: the velocity of some steps is extrapolated from earlier steps."""
 
 from collections.abc import Callable
 
@@ -13,26 +7,19 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The model predicts at least this many steps at the start of a run and after a change of expert. Two steps define the
-line of the extrapolation, and the third measures the line's error."""
+"""The number of steps that the model predicts at the start and after a change of expert."""
 LAST = 2
-"""The model predicts this many steps at the end of a run, because sigma and velocity change most in these steps."""
+"""The number of steps that the model predicts at the end of a run."""
 MOST = 4
-"""The velocity of at most this many consecutive steps is extrapolated."""
+"""The largest number of consecutive extrapolated steps."""
 
 
 class StepReuse:
-    """A rule that decides at each step of a run whether to call the model or to extrapolate the velocity.
+    """A rule that decides at each step whether to call the model or to extrapolate the velocity. Raises InputError for
+    a threshold outside of 0 to 1.
 
-    threshold: a velocity is extrapolated only if its estimated error, as a fraction of the velocity's norm, is at most
-        this number, 0 to 1. At 0 the model predicts every step.
+    threshold: the largest estimated relative error for an extrapolation; 0: no extrapolation.
     calls: the number of steps that the model has predicted.
-
-    Each time the model predicts, the extrapolation to the same step is compared with the prediction. This measured
-    error, multiplied by the number of steps since the last prediction, is the estimate for later steps. The real error
-    may be larger where the velocity changes direction.
-
-    Raises InputError for a threshold outside of 0 to 1.
     """
 
     def __init__(self, threshold: float = 0.0) -> None:
@@ -46,12 +33,8 @@ class StepReuse:
         self._restart()
 
     def velocity(self, sigma: float, expert: object, steps_left: int, predict: Callable[[], Tensor]) -> Tensor:
-        """Return the velocity at `sigma`: `predict()`, which calls the model, or an extrapolation.
-
-        `expert` is any value that differs between the two experts; a change of it restarts the extrapolation.
-        `steps_left` counts the remaining steps of the run, including this one. If several videos are computed in one
-        batch, the model is called for all of them or for none.
-        """
+        """Return the velocity at `sigma`, predicted or extrapolated. `steps_left` includes this step; a change of
+        `expert` restarts the extrapolation."""
         if expert != self._expert:
             self._expert = expert
             self._restart()

@@ -1,8 +1,4 @@
-"""Flow-matching schedules of Wan: shifted sigmas for the solver, and integer timesteps for the model.
-
-A timestep is the float64 sigma times 1000, truncated. It is computed from (steps, shift, solver), because DPM++'s
-timesteps cannot be computed from the float32 sigmas.
-"""
+"""The flow-matching schedules of Wan: shifted sigmas for the solver, and integer timesteps for the model."""
 
 import numpy as np
 import torch
@@ -16,17 +12,13 @@ TRAIN_TIMESTEPS = 1000
 
 
 def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Return the noise levels float32 [steps + 1] in falling order; the last one is 0.
-
-    Each is `shift * b / (1 + (shift - 1) * b)`. b falls linearly to 0, from 0.999 for "unipc" and from 1 for "dpmpp".
-    Raises InputError for invalid steps, shift or solver.
-    """
+    """Return the noise levels, float32 [steps + 1], in falling order; the last one is 0. Raises InputError for invalid
+    arguments."""
     return torch.from_numpy(np.append(_shifted(steps, shift, solver), 0.0)).float()
 
 
 def flow_timesteps(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Return the model's timestep for each step, int64 [steps], with the arguments of `flow_sigmas`. Consecutive
-    timesteps may be equal if there are many steps."""
+    """Return the model's timestep for each step, int64 [steps]. Consecutive timesteps may be equal."""
     return torch.from_numpy(_shifted(steps, shift, solver) * TRAIN_TIMESTEPS).long()
 
 

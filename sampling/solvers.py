@@ -1,8 +1,4 @@
-"""Multistep solvers for flow matching: UniPC and DPM++ as loops over `denoise(x, sigma) -> x0`.
-
-Both predict x0 and integrate over `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 numbers computed on the
-CPU. Tensors keep the shape, device and dtype of `x`.
-"""
+"""The multistep solvers UniPC and DPM++ for flow matching, with coefficients in float64."""
 
 import math
 from collections.abc import Callable, Generator
@@ -15,18 +11,12 @@ from ..options import SolverName
 Denoise = Callable[[Tensor, Tensor], Tensor]
 Callback = Callable[[int, Tensor, Tensor, Tensor], None]
 Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
-"""A generator that yields (step, x, sigma), receives the model's x0 for each, and returns the denoised result."""
+"""A generator that yields (step, x, sigma), receives the model's x0, and at the end returns the denoised result."""
 
 
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return a generator of the steps of UniPC (Zhao et al. 2023, arXiv 2302.04867) from the noise `x`.
-
-    The first and the last step have order 1, the other steps order 2 with B(h) = expm1(-h). The corrector runs on every
-    step except the first. Each step calls the model once.
-
-    `sigmas`, float [steps + 1], are noise levels that fall from at most 1 to at least 0. If the last level is 0, the
-    result is the last x0. The generator raises InputError for other sigmas.
-    """
+    """Return a generator of the steps of UniPC (arXiv 2302.04867). `sigmas` [steps + 1] fall within 1 to 0; the
+    generator raises InputError otherwise."""
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read `before` and `current`
     for step in range(len(levels) - 1):
@@ -40,8 +30,8 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return a generator of the steps of DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint variant. The
-    first and the last step have order 1, the other steps order 2. Arguments and errors are those of `unipc_steps`."""
+    """Return a generator of the steps of DPM-Solver++ 2M (arXiv 2211.01095), midpoint variant. Arguments and errors are
+    those of `unipc_steps`."""
     levels = _levels(sigmas)
     before = x  # the first step has order 1 and does not read it
     for step in range(len(levels) - 1):
@@ -56,12 +46,8 @@ SOLVERS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 
 
 def solve(solver: SolverName, denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
-    """Run all steps of a solver and return the denoised result.
-
-    `denoise(x, sigma)` returns the model's x0. `callback(step, x, denoised, sigma)` is called after each model call
-    with the model's input `x`; an exception in it ends the loop. `x` and `sigmas` are as in `unipc_steps`. Raises
-    InputError for invalid sigmas.
-    """
+    """Run all steps of a solver and return the denoised result. `denoise(x, sigma)` returns x0. `callback(step, x,
+    denoised, sigma)` is called after each step."""
     steps, denoised = SOLVERS[solver](x, sigmas), None
     while True:
         try:
@@ -82,8 +68,7 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return `x` after a step of this `order` from the next-to-last to the last of the noise `levels`. `current` is x0
-    at the start of the step. `before` is x0 at the noise level before that."""
+    """Return `x` after the last step of `levels`, from x0 at its start (`current`) and a step earlier (`before`)."""
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])
@@ -92,11 +77,7 @@ def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], or
 def _correct(
     start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
 ) -> Tensor:
-    """Return x at the end of the step that `_predict` computed, corrected by the model's x0 there (UniPC's corrector).
-
-    `start` is x at the start of the step. `before`, `current` and `denoised` are x0 at three noise levels: the level
-    before the step, and those at the step's start and end.
-    """
+    """Return x at the end of a step, corrected by UniPC with the model's x0 there, `denoised`."""
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
     ratio = _ratio(levels)
@@ -111,8 +92,7 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x moved from the noise level `sigma` to the level `target` along the flow's ODE. The result is exact if
-    the model's x0 is `data` at every level between the two."""
+    """Return x moved between two noise levels along the flow's ODE, with `data` as its constant x0."""
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)
@@ -120,7 +100,7 @@ def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
 
 
 def _ratio(levels: list[float]) -> float:
-    """Return (lambda[-3] - lambda[-2]) / (lambda[-1] - lambda[-2]) < 0 for the last three noise `levels`."""
+    """Return (lambda[-3] - lambda[-2]) / (lambda[-1] - lambda[-2]), with lambda the log-SNR of a noise level."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
 

@@ -1,5 +1,4 @@
-"""Two packages of tiny models, one trained and one random, with which everything can be tried on a CPU without
-downloads."""
+"""Two packages of tiny models, one trained and one random, which run on a CPU without downloads."""
 
 from .package import write_example, write_toy_package
 from .world import write_maze, write_toy_world

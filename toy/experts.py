@@ -1,4 +1,4 @@
-"""Functions that write models in the quantizer's formats, for the toy models and tests, and read them back."""
+"""Functions that write models in the quantizer's formats, and read them back."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -24,12 +24,8 @@ def write_expert(
     dtype: torch.dtype = torch.bfloat16,
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's parameters under their official names into the safetensors file `path`.
-
-    `tensors` holds (name, tensor) for every parameter of `config`. Linear weights are quantized to `quant_type` ("nf4",
-    "fp4" or "fp8"; None: not at all). In "nf4" and "fp4", every `blocksize` values have a common scale. Layers with
-    names that match a pattern in `keep`, and all other parameters, are stored in `dtype`.
-    """
+    """Write a model's parameters, as (official name, tensor), into a safetensors file. Linear weights are quantized,
+    except layers that match a pattern in `keep`."""
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
     quantized = [name for name in linear if not any(fnmatchcase(name.removesuffix(".weight"), each) for each in keep)]
@@ -53,8 +49,7 @@ def write_expert_folder(
     quant_type: str | None = "nf4",
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's folder: model.safetensors, config.json and, if quantized, quantization_meta.json. The arguments
-    are those of `write_expert`."""
+    """Write a model's folder: the weights and the JSON files. The arguments are those of `write_expert`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)

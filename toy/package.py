@@ -1,4 +1,4 @@
-"""The random toy package: tiny random models in the official layout, for demos and tests on a CPU."""
+"""The random toy package: tiny random models in the official layout."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,17 +24,12 @@ PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 TOY = "toy"
 """The name, without its suffix, of the lock file in a toy package's folder."""
 LARGEST = 2**26
-"""No file of a toy package has more than this many bytes. Every weight file of a real model has more."""
+"""The largest file of a toy package, in bytes; real weight files are larger."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
-    """Write a package of random models and return its folder.
-
-    The package has two experts and a causal model (NF4), a text encoder, a tokenizer and a VAE; `example/` has an
-    image, a prompt and a camera path. The package has about 11 MB. Packages with the same `seed` have the same bytes.
-    Existing files with these names are replaced. Raises InputError if the folder cannot be written or contains other
-    models.
-    """
+    """Write a package of random models, determined by `seed`, and an example, and return the folder. Raises InputError
+    if the folder cannot be written or contains other models."""
     folder = Path(folder)
     refuse_real(folder)
     refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
@@ -48,8 +43,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file of another package, because
-    models of two packages would then be mixed. `own` has the toy package's files, as paths relative to `folder`."""
+    """Raise InputError if `folder` has models of another package. `own` has the toy's files, relative to `folder`."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -57,8 +51,7 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if the toy package would replace a weight file larger than LARGEST. Only real models have such
-    files."""
+    """Raise InputError if the toy package would replace weights of a real model, files larger than LARGEST."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0
@@ -80,7 +73,7 @@ def _write_models(folder: Path, seed: int) -> None:
 
 
 def write_example(folder: Path) -> None:
-    """Write an image, its prompt, and a short camera path into a folder, which is created if it is missing."""
+    """Write an image, its prompt and a short camera path into a folder."""
     folder.mkdir(exist_ok=True)
     poses, intrinsics = scene.camera_path()
     scene.landscape().save(folder / "image.png")

@@ -10,7 +10,7 @@ PROMPT = "The camera moves slowly along the road, past the trees, to the distant
 
 
 def landscape() -> Image.Image:
-    """Return a drawn landscape, RGB 832x480: sky, sun, three ridges, and a road with trees to the vanishing point."""
+    """Return a drawn landscape, RGB 832x480."""
     scale = np.linspace(0, 1, HORIZON)[:, None]
     sky = (1 - scale) * np.array([70, 110, 190]) + scale * np.array([250, 205, 150])
     ground_scale = np.linspace(0, 1, HEIGHT - HORIZON)[:, None]
@@ -37,7 +37,7 @@ def _ridge(index: int) -> list[tuple[int, int]]:
 
 
 def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
-    """Draw a tree, `x` units right of the road's middle and `depth` ahead of a viewpoint 1 unit above the ground."""
+    """Draw a tree at ground coordinates: `x` to the right and `depth` ahead, in camera heights."""
     unit = FOCAL / (2 * depth)
     foot, centre = HORIZON + unit, WIDTH / 2 + x * unit
     draw.rectangle((centre - 0.08 * unit, foot - unit, centre + 0.08 * unit, foot), fill=(80, 60, 45))
@@ -50,11 +50,8 @@ def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
 
 
 def camera_path() -> tuple[np.ndarray, np.ndarray]:
-    """Return the poses and the intrinsics of a path along the road, with a look to the right and to the left.
-
-    The poses are float32 [81, 4, 4], camera-to-world in OpenCV axes. The intrinsics are float32 [81, 4]: fx, fy, cx, cy
-    in pixels of an 832x480 image.
-    """
+    """Return a path's camera-to-world poses, float32 [81, 4, 4], and intrinsics, float32 [81, 4], in pixels of
+    832x480."""
     time = np.linspace(0, 1, FRAMES)
     yaw = 0.25 * np.sin(2 * np.pi * time)
     poses = np.tile(np.eye(4), (FRAMES, 1, 1))

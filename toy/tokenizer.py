@@ -1,5 +1,4 @@
-"""The tokenizer of the toy packages. It has umt5's format and special tokens, about a hundred words, and byte tokens
-for other text."""
+"""The tokenizer of the toy packages, in umt5's format with a small vocabulary."""
 
 import json
 import string
@@ -19,8 +18,7 @@ EXTRA_IDS = 20
 
 
 def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
-    """Return (token, log probability) of every token in the order of ids: special tokens, 256 bytes, characters, words,
-    the tokens in `more`, and umt5's extra ids."""
+    """Return (token, log probability) of every token in the order of ids. `more` are further tokens."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     characters = [SPACE, *string.ascii_letters, *string.digits, *string.punctuation]
     words = [*(SPACE + word for word in (*string.ascii_lowercase, *WORDS.split())), *more]
@@ -32,8 +30,8 @@ def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
 
 
 def write_tokenizer(folder: Path, more: Sequence[str] = ()) -> int:
-    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and return the number of token ids. The
-    tokens in `more` extend the vocabulary. A token at the beginning of a word must start with SPACE (U+2581)."""
+    """Write the tokenizer's JSON files, and return the number of token ids. `more` are further tokens; those that begin
+    a word start with SPACE."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = vocabulary(more)
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

@@ -16,24 +16,24 @@ VAE_WIDTH = 8
 
 
 def text_config(vocab_size: int) -> UMT5Config:
-    """Return the sizes of the toy package's umt5 encoder. Its width is the `text_dim` of EXPERT."""
+    """Return the sizes of the toy package's umt5 encoder."""
     return UMT5Config(vocab_size, dim=64, attention_dim=64, ffn_dim=128, num_heads=4, num_layers=2, buckets=32)
 
 
 class Weights:
-    """A generator of tensors of uniform random numbers from PCG64, which are the same on every machine."""
+    """A generator of uniform random tensors, which are the same on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
 
     def uniform(self, shape: tuple[int, ...], std: float, mean: float = 0.0) -> Tensor:
-        """Return uniform random float32 numbers of this shape, standard deviation `std` and `mean`."""
+        """Return uniform random float32 numbers with the standard deviation `std` and the mean `mean`."""
         values = self._random.random(shape, dtype=np.float32) * 2 - 1
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """Return a random parameter of the kind that `name` and `shape` imply: a norm's weight near 1, a bias near 0,
-        or a weight that multiplies its input's variance by `gain` squared."""
+        """Return a random parameter of the kind that name and shape imply. A weight multiplies its input's variance by
+        `gain` squared."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:
@@ -42,8 +42,7 @@ class Weights:
 
 
 def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) for every parameter of a random expert of this `config`, in float32. The model's output has
-    a standard deviation near 1 and depends on prompt, camera and image."""
+    """Yield (name, tensor) for every parameter of a random expert, in float32."""
     weights = Weights(seed)
     for name, shape in config.parameter_shapes().items():
         if "modulation" in name:
@@ -65,7 +64,7 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """Return the fp32 weights of a random VAE by name. Decoded frames have medium contrast."""
+    """Return the fp32 weights of a random VAE by name."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)

@@ -1,5 +1,4 @@
-"""The trained toy package. One tiny model, stored as causal model and as both base experts, generates views of a
-maze."""
+"""The trained toy package: one tiny model that generates views of a maze."""
 
 import lzma
 import shutil
@@ -14,25 +13,17 @@ from .experts import expert_weights, write_expert_folder
 from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
-"""The folder with the shipped toy package, made by `tools/toy/`; large files are compressed with xz."""
+"""The folder with the shipped toy package; large files are compressed with xz."""
 PACKED = ".xz"
 """The suffix of the compressed files in MAZE."""
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
-"""The layers that stay in bf16 in the 4-bit expert: mainly the embeddings of time, text and camera."""
+"""The layers that stay in bf16 in the 4-bit expert."""
 
 
 def write_toy_world(folder: str | Path) -> Path:
-    """Write the trained toy package, which generates views of a maze, and return its folder.
-
-    The package has a causal model in bf16, two base experts with the same weights (the high-noise one in 4 bits), a
-    text encoder, a tokenizer and a VAE. `example/` has a first frame, a prompt and a camera path through a door, and
-    four more first frames with their prompts.
-
-    The model was trained at 256x144: on base videos of 33 frames, and on causal chunks of 1, 3 and 4 latent frames with
-    a window of 18 and a sink of 6. The package has about 55 MB. Existing files with these names are replaced. Raises
-    InputError if the folder cannot be written or contains other models.
-    """
+    """Write the trained toy package and its example, and return the folder. Raises InputError if the folder cannot be
+    written or contains other models."""
     folder = Path(folder)
     refuse_real(folder)
     shipped = sorted(path.relative_to(MAZE) for path in MAZE.rglob("*") if path.is_file())
@@ -58,8 +49,7 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model, and two base experts with the same weights. One expert is written in 4 bits, because two
-    equal experts are refused."""
+    """Write the causal model, and two base experts with the same weights, one in 4 bits."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))
@@ -73,7 +63,7 @@ def _write_models(folder: Path, shipped: list[Path]) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a shipped file to `target`. A compressed file is decompressed, and its name loses the suffix .xz."""
+    """Copy a shipped file to `target`. A compressed file is decompressed and loses its suffix."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix != PACKED:
         shutil.copyfile(source, target)
