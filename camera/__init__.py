@@ -1,5 +1,5 @@
-"""Camera paths: functions that build, read, check and draw them, and that compute the model's camera input. `plucker`
-and `track` need torch, so they are imported only when first used."""
+"""Camera paths: building, reading, checking, drawing, and the model's camera input. Importing this package does not
+import torch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Warnings and hints about a camera path in plain English, shared by the nodes and the command line."""
+"""Warnings and hints about a camera path, for the nodes and the command line."""
 
 import numpy as np
 
@@ -18,8 +18,8 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """Return warnings about a path for a video of `frames` frames; the list is empty without a problem. The warnings
-    concern too few or unused poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
+    """Return warnings about the poses, the motion and the lens of a path for a video of `frames` frames. The list may
+    be empty."""
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
@@ -35,8 +35,8 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
 
 
 def motion_warnings(poses: np.ndarray) -> list[str]:
-    """Return warnings about jumps, fast turns, or a camera that stands still. `poses` [f, 4, 4] are the model's input:
-    each pose is relative to the one before, and the first pose of a new video is the identity."""
+    """Return warnings about jumps, fast turns, or a still camera. `poses` [f, 4, 4] are the model's input: each pose is
+    relative to the one before."""
     steps, turns_deg = _motion(poses)
     if not len(steps):
         return []  # a video of one latent frame
@@ -46,16 +46,8 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a list with a warning if `lens` (fx, fy, cx, cy) is implausible in pixels of an 832x480 image, else an
-    empty list. A lens is implausible in three cases:
-
-    - All numbers are at most SHARES, so they seem to be fractions of the image size.
-    - The principal point is further than 10 % of a side from the image centre, as with another image size.
-    - The horizontal field of view is below 5 or above 150 degrees.
-
-    In the first case, and in the second if cx and cy are at least 1, the warning also states the lens converted to
-    832x480.
-    """
+    """Return a list of at most one warning, for a `lens` (fx, fy, cx, cy) that is implausible in pixels of an 832x480
+    image."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:
@@ -79,9 +71,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a list with a hint if the camera moves at constant speed in a video of `frames` frames, else an empty
-    list. The hint explains that the speed has no effect, because the model divides translations by the longest step.
-    Too few poses give an empty list."""
+    """Return a list of at most one hint: the model ignores the speed of a camera that moves at constant speed."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -95,9 +85,8 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths and the rotation angles in degrees, each [f - 1], of the camera's steps between latent frames.
-    The video has `frames` frames, and f latent frames. The longest step has length 1; if the camera stands still, all
-    lengths are 0. Raises CameraError for too few poses."""
+    """Return the camera's translation and rotation in degrees, each [f - 1], between the f latent frames. The longest
+    translation is 1. Raise CameraError for too few poses."""
     return _motion(model_poses(path.c2w, frames))
 
 

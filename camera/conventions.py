@@ -13,8 +13,7 @@ from .rounding import make_rigid, remove_rounding
 
 @dataclass(frozen=True)
 class Convention:
-    """A matrix convention: the direction (camera-to-world or world-to-camera), the axes (OpenGL's or OpenCV's), and
-    whether the numbers are stored by column or by row."""
+    """A convention for pose matrices: direction, camera axes, and storage order."""
 
     description: str
     camera_to_world: bool = True
@@ -32,15 +31,12 @@ CONVENTIONS: dict[str, Convention] = {
 
 
 def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.ndarray | None = None) -> np.ndarray:
-    """Return the matrices of a file as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
+    """Return a file's pose matrices as rigid camera-to-world poses, float64 [n, 4, 4], in OpenCV axes. Raise
+    CameraError for invalid matrices.
 
-    values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16]. If the convention is by column, only [n, 16] is accepted.
+    values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16].
     name: the beginning of error messages.
-    numbers: [n, k], the file's numbers if the file has no matrices but, for example, quaternions and positions. The
-    file's rounding error is estimated from these numbers (None: from `values`).
-
-    Positions that differ only by rounding errors become equal. Raises CameraError for other shapes and for non-rigid
-    matrices.
+    numbers: the numbers in the file, if `values` were computed from quaternions.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
@@ -59,8 +55,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Return whether `matrices` are transposed 4x4 poses, stored by column with the translation in the last row. This
-    is so if the shape is [n, 4, 4], every last column is 0, 0, 0, 1, and at least one last row is not."""
+    """Whether `matrices` are 4x4 poses with the translation in the last row."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False
@@ -68,13 +63,8 @@ def _are_by_column(matrices: np.ndarray) -> bool:
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses that a file would give under another convention.
-
-    c2w: [n, 4, 4], the poses of the file's matrices under the convention `read`.
-    other: the other convention for the same matrices.
-
-    The argument and the result are camera-to-world poses [n, 4, 4] in OpenCV axes.
-    """
+    """Return the poses that a file has under the convention `other`, from `c2w`, its poses under `read`. Both are
+    camera-to-world [n, 4, 4] in OpenCV axes."""
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
     return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

@@ -1,4 +1,4 @@
-"""Easing curves of camera moves. A curve is a function of time, from 0 to 1, that returns the progress, from 0 to 1."""
+"""Easing curves of camera moves: from time, 0 to 1, to progress, 0 to 1."""
 
 from collections.abc import Callable
 
@@ -28,8 +28,7 @@ EASINGS: dict[str, Curve] = {
 
 
 def apply_easing(name: str, time: np.ndarray) -> np.ndarray:
-    """Return a move's progress [n] at each `time` [n], both from 0 to 1. `name`: the easing curve, a key of EASINGS.
-    Raises CameraError for another name."""
+    """Return a move's progress [n] at each `time` [n]. Raise CameraError unless `name` is in EASINGS."""
     if not isinstance(name, str) or name not in EASINGS:
         raise CameraError(f"easing {name!r}: expected one of {', '.join(EASINGS)}")
     return EASINGS[name](np.asarray(time, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""A report on a camera path from a file: its matrix convention, the evidence for it, and the path's scale."""
+"""A report on a path from a file: its matrix convention, the evidence for it, and its scale."""
 
 from typing import NamedTuple
 
@@ -11,50 +11,29 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGEST_RATIO = 2.0
-"""Two matrix conventions are compared: the one under which a file was read, and an alternative. A convention is
-implausible if the path under it is more than this many times as long as under the other one.
-
-The reason: inverted matrices turn a rotation on the spot into a large arc around the world's origin. The convention of
-the file is not rejected for its length if all cameras look at one point, because an orbit is a plausible long path.
-"""
+"""A matrix convention is implausible if its path is over LONGEST_RATIO times as long as the other convention's path."""
 PASSING, DECISIVE = 0.5, 0.5
-"""The limits of the plausibility tests. Each test compares two conventions by the scores of their paths, from -1 to 1.
-
-PASSING: a path passes a test if its score is above this limit.
-DECISIVE: a test decides for a convention if two conditions hold. The path passes under this convention, and its score
-exceeds the score under the other convention by more than this limit.
-"""
+"""The limits of the plausibility scores, from -1 to 1: the least score of a path that passes, and the least difference
+that decides between two conventions."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""The limits of the test of whether the cameras' viewing axes meet at one point.
-
-MEETING: the axes meet if each passes the point at a distance of at most this fraction of the distance from its camera
-to the point.
-TURNED_DEG: the test gives 0 if every axis differs from the first one by less than this angle in degrees, because nearly
-parallel axes determine no point.
-"""
+"""Limits for viewing axes that meet at a point: the greatest miss, relative to the point's distance, and the least
+angle between two axes."""
 LEAST_FORWARD = 0.3
-"""The limit for leaving out the test of forward motion. The test is left out if the cameras look at the centre of their
-orbit and the absolute forward-motion score is below this limit. The camera then moves across its viewing direction,
-which gives no evidence for a convention."""
+"""The least forward-motion score that is evidence for a convention if the cameras look at the centre of their orbit."""
 Z_IS_UP = ("transforms", "camera_path")
-"""The formats in which the world's z axis points up: Blender's and nerfstudio's."""
+"""The formats in which the world's z axis points up."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
-"""The limits of the warning about poses of a car or a robot in place of its camera. The x axis of such poses points
-ahead.
-
-X_AHEAD: the formats in which such poses occur.
-SIDEWAYS: the warning is given if the path moves along its cameras' x axis by more than this fraction of its length.
-"""
+"""The formats that may hold a vehicle's poses instead of its camera's, and the fraction of sideways motion that causes
+a warning."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
 class _Comparison(NamedTuple):
-    """A comparison of a path under its own convention and under an alternative.
+    """A comparison of a path under its convention and under an alternative.
 
-    verdict: 1 if the path's own convention is more plausible, -1 if the alternative is, 0 if undecided.
-    why: a message with the reason; empty if undecided.
-    score: the alternative's plausibility from -1 to 1, plus 2 if the alternative makes the path much shorter. Of
-    several better alternatives, the one with the highest score is suggested.
+    verdict: 1 for the path's convention, -1 for the alternative, 0 if undecided.
+    why: the reason for the user, or "".
+    score: ranks better alternatives; the highest is suggested.
     """
 
     verdict: int
@@ -63,8 +42,7 @@ class _Comparison(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """The score of a plausibility test, from -1 to 1, and the messages for a path that passes (`yes`) or fails
-    (`no`)."""
+    """A plausibility score from -1 to 1, and the messages for a pass and a failure."""
 
     value: float
     yes: str
@@ -72,9 +50,8 @@ class _Score(NamedTuple):
 
 
 def report_origin(path: CameraPath, frames: int | None = None) -> list[str]:
-    """Return messages about a path that was read from a file: the number of poses and the field of view, the matrix
-    convention with its evidence, and the scale. `frames`: the length of the video for which the scale is computed
-    (None: the full path). The list is empty for a path that was not read from a file."""
+    """Return messages on the file, convention and scale of a path; an empty list if it has no file. `frames`: the
+    video's length, by default the path's."""
     if path.origin is None:
         return []
     read = f"Read as {path.origin.format}: {len(path)} poses, field of view {path.fov_deg:.1f} degrees."
@@ -82,8 +59,7 @@ def report_origin(path: CameraPath, frames: int | None = None) -> list[str]:
 
 
 def summarize_convention(path: CameraPath) -> str:
-    """Return a line of text for the preview image: the file's format, the matrix convention, and whether the path
-    supports this convention. The text is empty for a path that was not read from a file."""
+    """Return a line on the file's format, its convention and the evidence for it, or "" for a path without a file."""
     if path.origin is None:
         return ""
     verdicts = {
@@ -96,14 +72,8 @@ def summarize_convention(path: CameraPath) -> str:
 
 
 def convention_warnings(path: CameraPath) -> list[str]:
-    """Return a list with one warning, or an empty list. The first warning that applies is returned:
-
-    1. The camera moves sideways, along its x axis. Poses of a car or a robot with x forward do so when read as camera
-       poses, because a camera's forward axis is z. This is checked only for the formats in X_AHEAD.
-    2. Another matrix convention makes the path more plausible.
-
-    Without `path.origin` (the format and convention of the file) nothing is checked.
-    """
+    """Return a list of at most one warning: the camera moves sideways like a vehicle's frame, or another convention is
+    more plausible."""
     if path.origin is None:
         return []
     steps = framewise_relative(path.c2w[::4])[1:, :3, 3]
@@ -139,9 +109,7 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Return the comparison of the path's convention with each alternative, by the alternative's name. Conventions by
-    column are left out, because each differs from another convention only in the memory layout. Every fourth pose is
-    used."""
+    """Compare the path's convention with the others, by name. Conventions by column differ only in storage."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -179,12 +147,7 @@ def _ratio(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Return three scores from -1 to 1, higher for a more plausible path.
-
-    "upright": the camera stands upright in a world with z up. The score is 0 if `z_up` is False.
-    "ahead": the camera moves forward.
-    "meets": the camera looks at the centre of its orbit.
-    """
+    """Return scores from -1 to 1 for an upright camera, forward motion, and a view of the orbit's centre."""
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0
@@ -200,8 +163,7 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _score_focus(c2w: np.ndarray) -> float:
-    """Return a score from 1 (the viewing axes meet at a point in front of all cameras) to -1 (behind all cameras). The
-    score is 0 if the axes do not meet, or if no axis differs from the first by TURNED_DEG degrees."""
+    """Return 1 if the viewing axes meet in front of all cameras, -1 if behind, 0 if nowhere."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0
@@ -214,8 +176,7 @@ def _score_focus(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a list with a message about the lengths and rotations of the path's steps in a video of `frames` frames.
-    The list is empty for too few poses."""
+    """Return a list of at most one message, on the lengths and rotations of the steps."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

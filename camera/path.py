@@ -17,8 +17,8 @@ MOST_FRAMES = 100_000
 
 
 def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
-    """Return the lens fx, fy, cx, cy in pixels of an 832x480 image, for a horizontal field of view in degrees. Pixels
-    are square, the principal point is the centre. Raises CameraError for a `fov_deg` below 1 or above 170."""
+    """Return fx, fy, cx, cy in pixels of an 832x480 image for a horizontal field of view. Raise CameraError below 1 and
+    above 170 degrees."""
     if not 1 <= fov_deg <= 170:
         raise CameraError(f"field of view {fov_deg} degrees: expected 1 to 170, measured across the picture")
     focal = LENS_WIDTH / 2 / np.tan(np.deg2rad(fov_deg) / 2)
@@ -27,11 +27,9 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a path that was read from a file.
+    """The file format and matrix convention of a path that was read from a file.
 
-    format: the file format, a name in FORMATS.
-    convention: the convention of the file's matrices, a name in CONVENTIONS.
-    named: whether the user chose, or the file states, a convention other than the format's own.
+    named: whether `convention` differs from the format's default.
     """
 
     format: str
@@ -41,15 +39,13 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class CameraPath:
-    """A camera path with read-only arrays. Raises CameraError for invalid arrays or `fps`, and for more than 100,000
-    poses.
+    """A camera path with read-only arrays. Raises CameraError for invalid values.
 
-    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes. Rotations are made orthonormal.
-    intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image. A single row [4] is repeated for every frame.
-    fps: the number of poses per second.
-    actions: [n, 4], W, A, S, D flags for an action model; None for other models.
-    origin: the format and convention of the path's file. None without a file. It is also None after a change of the
-    world's coordinates or of the frames' order, and after joining two paths.
+    c2w: [n, 4, 4], camera-to-world in OpenCV axes, made orthonormal.
+    intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of 832x480.
+    fps: poses per second.
+    actions: [n, 4], W, A, S, D flags of an action model.
+    origin: the source file's; None after a change of coordinates or order.
     """
 
     c2w: np.ndarray
@@ -80,15 +76,14 @@ class CameraPath:
         return len(self.c2w)
 
     def __getitem__(self, frames: slice) -> CameraPath:
-        """Return a path of the frames in the slice; `path[::-1]` reverses the order."""
+        """Return the path of a slice of frames; `path[::-1]` reverses the order."""
         actions = None if self.actions is None else self.actions[frames]
         origin = None if (frames.step or 1) < 0 else self.origin
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """Return this path followed by `other`, which is moved to begin at this path's last pose. The shared pose
-        occurs once. The result has actions only if both paths have actions. Raises CameraError for different frame
-        rates."""
+        """Return this path followed by `other`, moved to begin at this path's last pose. The shared pose occurs once.
+        Raise CameraError for different frame rates."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
         moved, actions = other.starting_at(self.c2w[-1]), None
@@ -104,7 +99,7 @@ class CameraPath:
 
     @property
     def positions(self) -> np.ndarray:
-        """The positions of the camera [n, 3] in world units."""
+        """The camera positions [n, 3] in world units."""
         return self.c2w[:, :3, 3]
 
     @property
@@ -118,7 +113,7 @@ class CameraPath:
         return float(np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / self.intrinsics[0, 0])))
 
     def moved(self, world: np.ndarray) -> CameraPath:
-        """Return the path in other world coordinates: `world` @ c2w, for a rigid transform `world` [4, 4]."""
+        """Return the path with poses `world` @ c2w, for a rigid transform `world` [4, 4]."""
         return replace(self, c2w=world @ self.c2w, origin=None)
 
     def starting_at(self, pose: np.ndarray) -> CameraPath:
@@ -126,21 +121,16 @@ class CameraPath:
         return self.moved(pose @ inverse(self.c2w[0]))
 
     def relative(self) -> CameraPath:
-        """Return the path relative to its first pose, which becomes the identity."""
+        """Return the path moved so that its first pose is the identity."""
         return self.starting_at(np.eye(4))
 
     def reversed(self) -> CameraPath:
-        """Return the path with its poses in reverse order: the camera moves backwards and keeps its orientations."""
+        """Return the path with its poses in reverse order."""
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path resampled at fractional frame numbers `times` [m], which are clamped to the path's first and
-        last frame.
-
-        Positions and the lens are interpolated linearly, and rotations by slerp. Actions are not interpolated: a pose
-        has the actions of the last frame at or before its time. Only at the last frame, it has those of the
-        second-to-last one.
-        """
+        """Return the path at fractional frame numbers `times` [m], clamped to its ends. Poses and the lens are
+        interpolated; actions are those of the frame before."""
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)
@@ -148,26 +138,24 @@ class CameraPath:
         return replace(self, c2w=interpolate(self.c2w, times), intrinsics=lens, actions=actions)
 
     def resampled(self, frames: int) -> CameraPath:
-        """Return the full path resampled to `frames` poses, with the same first and last pose. Raises CameraError for
-        `frames` below 1 or above MOST_FRAMES."""
+        """Return the full path resampled to `frames` poses. Raise CameraError for `frames` below 1 or above
+        MOST_FRAMES."""
         if not 1 <= frames <= MOST_FRAMES:
             raise CameraError(f"resample to {frames} frames: expected 1 to {MOST_FRAMES}")
         return self.at(np.linspace(0, len(self) - 1, frames))
 
     def for_video(self, frames: int) -> CameraPath:
-        """Return the full path resampled to a video's length: `frames`, rounded down to 4n+1. Raises CameraError for
-        `frames` below 1 or above MOST_FRAMES."""
+        """Return the full path resampled to `frames` poses, rounded down to 4n + 1."""
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:
-        """Return the path with the same number of poses, retimed by an easing curve, a name in EASINGS. Raises
-        CameraError for another name."""
+        """Return the path retimed by an easing curve in EASINGS, with the same number of poses."""
         last = len(self) - 1
         return self.at(last * apply_easing(easing, np.arange(len(self)) / max(last, 1)))
 
     def scaled(self, factor: float) -> CameraPath:
-        """Return the path with distances from its first pose multiplied by `factor`. Raises CameraError for a `factor`
-        that is not finite."""
+        """Return the path with distances from its first pose multiplied by `factor`. Raise CameraError if `factor` is
+        not finite."""
         if not np.isfinite(factor):
             raise CameraError(f"scale {factor}: expected a finite number")
         c2w, start = self.c2w.copy(), self.positions[0]
@@ -175,8 +163,8 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def smoothed(self, radius: float) -> CameraPath:
-        """Return the path with positions and rotations smoothed by a Gaussian with a sigma of `radius` frames (0:
-        unchanged). Raises CameraError for a negative or infinite `radius`."""
+        """Return the path smoothed by a Gaussian with a sigma of `radius` frames. Raise CameraError for a negative or
+        infinite `radius`."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
         reach = min(int(np.ceil(3 * radius)), len(self) - 1)

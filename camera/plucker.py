@@ -1,6 +1,4 @@
-"""Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame. The values
-equal those of the official code (relative, scaled poses and `get_plucker_embeddings`), computed in float64 and stored
-as float32. The 8x8 pixels of each latent pixel become channels."""
+"""Conversion of a camera path to the model's camera input (a Pluecker map), with the official code's values."""
 
 from functools import lru_cache
 
@@ -18,24 +16,15 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the camera-to-world poses [f, 4, 4] of a video's latent frames on a path `c2w` [n, 4, 4]: every fourth
-    pose.
-
-    The video's length is `frames`, shortened by `frame_count` to the form 4n+1 and to the number of poses. If f must be
-    reduced to a multiple of `chunk`, f poses are interpolated at even intervals over the same part of the path. Raises
-    CameraError if the path or `frames` is too short.
-    """
+    """Return the poses [f, 4, 4] of a video's latent frames on the path `c2w` [n, 4, 4], at the indices of
+    `latent_times`."""
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the pose index [f] of each latent frame on a path of `n_poses`: the integers 0, 4, 8 and so on.
-
-    The video's length is `frames`, shortened by `frame_count` to the form 4n+1 and to the number of poses. If f must be
-    reduced to a multiple of `chunk`, the indices are float64, evenly spaced up to the last used pose. Raises
-    CameraError if the path or `frames` is too short.
-    """
+    """Return the pose index of each latent frame: int [f] (0, 4, 8, ...), or evenly spaced floats if whole chunks need
+    fewer frames. Raise CameraError for too few poses."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
@@ -50,38 +39,23 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return the length, in world units, up to which a step between two of the `poses` [n, 4, 4] counts as a rounding
-    error."""
+    """Return the step length, in world units, up to which steps between `poses` [n, 4, 4] count as rounding errors."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """Return a path's poses [f, 4, 4] as the model receives them: float64, one per latent frame, each relative to the
-    one before.
-
-    scale: the divisor of translations. None: the length of the longest translation. If the camera stands still, all
-    translations become 0.
-    before: [4, 4], the camera-to-world pose before the first pose. None: the first pose becomes the identity.
-    frames, chunk, errors: see `camera_embedding`.
-    """
+    """Return the model's input poses, float64 [f, 4, 4]: each pose relative to the one before, with translations
+    divided by `scale` (default: the longest). `before`: the pose before the first."""
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model poses (see `model_poses`) and camera-to-world poses, both [f, 4, 4], of a path that continues a
-    video.
-
-    latent_frames: the number f of poses. They come after `before`, at even intervals up to the path's end.
-    before: [4, 4], the pose of the video's last latent frame. The path is moved to begin at this pose.
-    scale: the video's divisor of translations. 0 means that the camera has not moved yet; then this path's longest step
-    is the divisor.
-
-    Raises CameraError for invalid poses and a negative `scale`.
-    """
+    """Return the model's input poses and the camera-to-world poses, both [f, 4, 4], of a path moved to continue from
+    the pose `before` [4, 4]. Scale 0 means the longest step."""
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
     sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
@@ -89,22 +63,19 @@ def continued_poses(
 
 
 def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
-    """Return the length, in world units, of the longest step from the pose `before` [4, 4] along the poses `world`, [f,
-    4, 4]. The result is 0 if this step is within the rounding error (see `stillness`)."""
+    """Return the longest step, in world units, from `before` [4, 4] along the poses `world` [f, 4, 4]; 0 for a still
+    camera."""
     return _steps(world, before)[1]
 
 
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
-    """Return the longest distance between the cameras of consecutive latent frames on a path `c2w` [n, 4, 4], in world
-    units. Return 0 for a camera that stands still. `camera_embedding` divides translations by this length unless
-    `scale` is given. `frames`, `chunk`: see `latent_times`. Raises CameraError if the path or `frames` is too short."""
+    """Return the longest step between latent frames on the path `c2w` [n, 4, 4], in world units; 0 for a still
+    camera."""
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return the poses `sampled` [f, 4, 4], each relative to the one before, and the length of the longest translation.
-    The first pose is relative to `before`; without `before` it becomes the identity. If all translations are within the
-    rounding error, the length is 0: `_scale` would otherwise enlarge the error to a step of length 1."""
+    """Return each pose relative to the one before, and the longest translation, 0 if only a rounding error."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -114,8 +85,7 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """Divide the translations of the poses `relative` in place by `scale`, or by `longest` if `scale` is None. If
-    `longest` is 0, all translations become 0. Return `relative`. Raises CameraError for a `scale` of 0 or less."""
+    """Divide translations in place by `scale`, or by `longest` without it, and return `relative`."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
@@ -123,19 +93,14 @@ def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndar
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return fx, fy, cx, cy [4] in pixels of a height x width image. The first row of `intrinsics` [n, 4], in pixels of
-    an 832x480 image, is used."""
+    """Return the first row of `intrinsics` [n, 4], scaled from an 832x480 image to `height` x `width`."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
     return intrinsics[0] * [across, down, across, down]
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Return the unit ray through each pixel's centre in camera axes, float64 [3, 64, cells].
-
-    A cell is the 8x8 pixels of one latent pixel. Both the 64 pixels of a cell and the cells of the image are in
-    row-major order. `intrinsics` [n, 4] or [4] is in pixels of an 832x480 image; the first row is used. The result is
-    cached for the next call with the same arguments, so do not write into it.
-    """
+    """Return the unit ray through each pixel in camera axes, float64 [3, 64, cells], with 8x8 pixels per cell. Do not
+    write into the result: it is cached."""
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
 
@@ -162,22 +127,15 @@ def camera_embedding(
     scale: float | None = None,
     before: ArrayLike | None = None,
 ) -> torch.Tensor:
-    """Return the Pluecker map (ray origin, unit ray direction) of a path, with the 8x8 pixels of a latent cell as
-    channels.
+    """Return the Pluecker map of a path, float32 [1, 384, f, height/8, width/8]. Raise CameraError for invalid
+    arguments.
 
     c2w: [n, 4, 4], camera-to-world in OpenCV axes.
-    intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of an 832x480 image; the first row is used.
-    frames: the video's length in frames, rounded down to 4n+1. Too few poses shorten it, see `frame_count`.
-    height, width: the video's size in pixels.
-    chunk: the number of latent frames in a causal model's chunk, usually 3. The number f of latent frames is rounded
-    down to a multiple of `chunk`. If this shortens the video, the latent frames are spread evenly over the same poses.
-    scale: the divisor of translations. None: the path's longest step, as in the official code. For a later part of a
-    path, pass the scale of the first part, so that the speed stays the same. For live steering, pass the distance that
-    the camera moves in four frames at full speed.
-    before: [4, 4], the pose of the latent frame before this part. None: the first pose is the identity.
-
-    Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError for
-    invalid arrays, too few poses or `frames`, a size that is not a multiple of 8, and a `scale` of 0 or less.
+    intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of 832x480.
+    frames: the video's length, rounded down to 4n + 1.
+    chunk: the latent frames in a causal model's chunk; f is a multiple.
+    scale: the divisor of translations, by default the longest step.
+    before: the pose [4, 4] before the first; None makes the first the identity.
     """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)
@@ -187,13 +145,8 @@ def camera_embedding(
 def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
-    """Return the camera input for `poses` [f, 4, 4] from `model_poses`: float32 [1, 384, f, height/8, width/8], as from
-    `camera_embedding`. With `flags` [f, 4] (W, A, S, D) the result is [1, 448, f, height/8, width/8], as from
-    `action_embedding`.
-
-    `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image. Raises CameraError for a size that is not a multiple of
-    8 and for invalid intrinsics.
-    """
+    """Return the camera input for `poses` [f, 4, 4] from `model_poses`: float32 [1, 384, f, height/8, width/8], or 448
+    channels with `flags` [f, 4] (W, A, S, D)."""
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
     if flags is not None:
@@ -204,9 +157,8 @@ def pose_embedding(
 
 
 def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
-    """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] in host
-    memory. `rays`: from `pixel_rays`. A live session reuses `out`, because an allocation takes longer than the
-    writing."""
+    """Write the `pose_embedding` of `poses` into `out`, float32 [1, 384, f, height/8, width/8] in host memory. `rays`:
+    from `pixel_rays`."""
     embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
     _write_directions(embedding[3:], poses, rays)
@@ -215,9 +167,8 @@ def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> N
 def action_embedding(
     c2w: ArrayLike, intrinsics: ArrayLike, actions: ArrayLike, *, frames: int, height: int, width: int
 ) -> torch.Tensor:
-    """Return an action model's camera input, float32 [1, 448, f, height/8, width/8]: for each pixel a ray direction (3)
-    and W, A, S, D flags (4). `actions` [n, 4] has a row per frame; every fourth is used. Other arguments and errors:
-    see `camera_embedding`. Raises CameraError also for too few rows of actions."""
+    """Return an action model's camera input, float32 [1, 448, f, height/8, width/8]. `actions` [n, 4]: W, A, S, D flags
+    per frame. Raise CameraError for too few actions."""
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames)
     rows = check_actions(actions)

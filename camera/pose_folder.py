@@ -1,4 +1,4 @@
-"""The reader of poses.npy, intrinsics.npy and action.npy in a folder, shared by the nodes and the command line."""
+"""The reader of poses.npy, intrinsics.npy and action.npy in a folder."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
@@ -19,10 +19,10 @@ FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 class PoseFolder:
     """The content of a pose folder, in float64.
 
-    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes, with rotations as in the file, orthonormal to within 1e-3.
-    intrinsics: [n, 4] or [1, 4], fx, fy, cx, cy in pixels of an 832x480 image.
-    actions: [n, 4], W, A, S, D flags, or None.
-    notes: messages for the user about unused parts of the files.
+    c2w: [n, 4, 4], camera-to-world in OpenCV axes, with rotations as stored.
+    intrinsics: [n, 4] or [1, 4], fx, fy, cx, cy in pixels of 832x480.
+    actions: [n, 4], W, A, S, D flags.
+    notes: messages for the user about unused data.
     """
 
     c2w: np.ndarray
@@ -32,7 +32,7 @@ class PoseFolder:
 
 
 def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return a pose folder's poses [n, 4, 4] and lens [n, 4] or [1, 4], both float64: see `read_pose_folder`."""
+    """Return a pose folder's poses [n, 4, 4] and lens [n, 4] or [1, 4], both float64."""
     folder = read_pose_folder(path, actions=False)
     return folder.c2w, folder.intrinsics
 
@@ -40,15 +40,8 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """Read a pose folder, a zip file of a pose folder, or a pose file with intrinsics.npy and action.npy next to it.
-
-    lens: a file or an array [n, 4] that replaces intrinsics.npy.
-    actions: whether to read action.npy; None reads this file if it exists.
-
-    If the number of lens rows is neither 1 nor the number of poses, the first row is used. If the numbers of poses and
-    actions differ, the longer array is cut. `notes` reports both cases. Raises CameraError for an invalid file or fewer
-    than five poses.
-    """
+    """Read a pose folder, its zip file, or a pose file. `lens` replaces intrinsics.npy. With `actions` None, action.npy
+    is optional. Raise CameraError for fewer than five poses."""
     path = Path(path)
     if path.suffix.lower() == ".zip":
         return _read_zipped(path, lens, actions)
@@ -71,8 +64,6 @@ def read_pose_folder(
 
 
 def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | None) -> PoseFolder:
-    """Read a zip file of a pose folder, such as a live session's camera.zip. Messages name the zip file. Arguments: see
-    `read_pose_folder`."""
     check_file(path)
     with TemporaryDirectory() as folder:
         try:
@@ -84,9 +75,7 @@ def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | Non
 
 
 def _unzip(path: Path, folder: Path) -> None:
-    """Extract poses.npy, intrinsics.npy and action.npy from any folder inside the zip file into `folder`. Files over 64
-    MiB are skipped. The names may have backslashes, as in zip files of Windows PowerShell 5. Raises CameraError for an
-    unreadable zip file."""
+    """Extract poses.npy, intrinsics.npy and action.npy from any folder of the zip file."""
     try:
         with ZipFile(path) as archive:
             members = [(info, PureWindowsPath(info.filename).name) for info in archive.infolist()]
@@ -107,7 +96,7 @@ def _lens_rows(lens: Path | np.ndarray, n_poses: int, notes: list[str]) -> np.nd
 
 
 def load_array(path: str | Path) -> np.ndarray:
-    """Return the array in an .npy file of at most 64 MiB. Raises CameraError for other files and pickled objects."""
+    """Return the array in an .npy file of at most 64 MiB. Raise CameraError for other files and pickled objects."""
     path = Path(path)
     check_file(path)
     try:
@@ -118,7 +107,7 @@ def load_array(path: str | Path) -> np.ndarray:
 
 
 def check_file(path: Path, largest: int = LARGEST_FILE) -> None:
-    """Raise CameraError if `path` is not a file, or if the file is empty or has more than `largest` bytes."""
+    """Raise CameraError for a file that is missing, empty, or has more than `largest` bytes."""
     if not path.is_file():
         raise CameraError(f"{path}: no such file")
     size = path.stat().st_size

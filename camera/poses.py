@@ -1,6 +1,4 @@
-"""Checks of poses, intrinsics and actions (W, A, S, D flags), and the length of a video with a given number of poses.
-Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward). Intrinsics are fx, fy, cx, cy
-in pixels of an 832x480 image, for a video of any size."""
+"""Checks of camera-to-world poses (OpenCV axes), intrinsics (pixels of 832x480) and actions, and a video's length."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,16 +9,12 @@ LENS_WIDTH, LENS_HEIGHT = 832, 480
 FEWEST_POSES = 5
 RIGID_TOLERANCE = 1e-3
 SHARES = 10.0
-"""A lens is in fractions of the image size, not in pixels, if all of its numbers are at most SHARES."""
+"""The largest number in a lens that is in fractions of the image size, not in pixels."""
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """Return the length of a video in frames. It is the largest number 4n + 1 that is at most `requested` and
-    `n_poses`, with n + 1 latent frames that are a multiple of `chunk`.
-
-    Raises CameraError for fewer than five poses (two latent frames), for `requested` or `chunk` below 1, and if the
-    frames do not fill one chunk.
-    """
+    """Return the largest 4n + 1 up to `requested` and `n_poses`, where n + 1 is a multiple of `chunk`. Raise
+    CameraError for fewer than five poses or one chunk."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     for name, value in (("frames", requested), ("chunk", chunk)):
@@ -43,8 +37,8 @@ def with_last_row(matrices: np.ndarray) -> np.ndarray:
 
 
 def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
-    """Return `poses` [n, 4, 4] or [n, 3, 4] as a float64 copy [n, 4, 4]. Raises CameraError for another shape, for no
-    poses, and for a pose that is not a finite rigid transform. The message begins with `name` and states the frame."""
+    """Return `poses` [n, 4, 4] or [n, 3, 4] as a float64 copy [n, 4, 4]. Raise CameraError unless all are finite rigid
+    transforms."""
     c2w = with_last_row(as_float64(poses, name))
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
@@ -60,8 +54,7 @@ def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
 
 
 def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
-    """Return W, A, S, D flags [n, 4] as float64. Raises CameraError (the message begins with `name`) for another shape
-    or dtype and for NaN or infinity."""
+    """Return W, A, S, D flags as float64 [n, 4]. Raise CameraError for another shape or dtype, NaN and infinity."""
     flags = as_float64(actions, name, "fiub")
     if flags.ndim != 2 or flags.shape[1] != 4:
         raise CameraError(f"{name}: shape {list(flags.shape)}, expected [n, 4] (W, A, S, D)")
@@ -70,8 +63,8 @@ def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
 
 
 def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndarray:
-    """Return `intrinsics`, [n, 4] or [4], as float64 [n, 4]. Raises CameraError (the message begins with `name`) for
-    another shape, NaN, infinity, and focal lengths of 0 or less."""
+    """Return `intrinsics` [n, 4] or [4] as float64 [n, 4]. Raise CameraError for another shape, NaN, infinity, and
+    focal lengths of 0 or less."""
     rows = np.atleast_2d(as_float64(intrinsics, name))
     if rows.ndim != 2 or rows.shape[1] != 4 or not len(rows):
         raise CameraError(f"{name}: shape {list(rows.shape)}, expected [n, 4] (fx, fy, cx, cy at 832x480)")
@@ -81,15 +74,14 @@ def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndar
 
 
 def lens_change(rows: np.ndarray) -> list[str]:
-    """Return a list with a note if a focal length in `rows` [n, 4] differs by over 0.1 % from the first row, else an
-    empty list."""
+    """Return a list of at most one note: a focal length in `rows` [n, 4] differs by over 0.1 % from the first row's."""
     change = np.abs(rows[:, :2] / rows[0, :2] - 1).max() if rows[0, :2].all() else 0
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """Return a float64 copy of `values`. `kinds`: the accepted kinds of dtype, as numpy's letters. Raises CameraError
-    for other dtypes and for rows of unequal length. The message begins with `name`."""
+    """Return a float64 copy of `values`. Raise CameraError for rows of unequal length, or a dtype kind that is not in
+    `kinds` (numpy's letters)."""
     try:
         array = np.asarray(values)
     except ValueError as error:

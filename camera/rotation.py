@@ -1,5 +1,4 @@
-"""Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4] in float64. scipy is imported inside the
-functions, because the import is slow and a live session does not need scipy."""
+"""Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4] in float64."""
 
 from typing import Any
 
@@ -7,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
-"""The transform between OpenGL and OpenCV camera axes, in both directions: y and z are reversed."""
+"""The transform between OpenGL and OpenCV camera axes, in both directions."""
 STRAIGHT = 1e-7
-"""A camera counts as looking straight up or down if the cosine of its pitch is below this limit."""
+"""The cosine of the pitch below which a camera looks straight up or down."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -27,7 +26,7 @@ def nearest_rotation(matrices: np.ndarray) -> np.ndarray:
 
 
 def inverse(poses: np.ndarray) -> np.ndarray:
-    """Return the inverses [..., 4, 4] of rigid transforms [..., 4, 4]."""
+    """Return the inverses of rigid transforms [..., 4, 4]."""
     result = np.zeros_like(poses)
     back = np.swapaxes(poses[..., :3, :3], -1, -2)
     result[..., :3, :3] = back
@@ -42,9 +41,8 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
-    """Return right-handed rotations [n, 3, 3] by `degrees` about the coordinate `axes`, a string such as "X" or "YXZ".
-    `degrees` is [n, k] for k axes, or [n] for one. "YX" is the product Y @ X. In OpenCV axes a positive angle about X
-    looks up, about Y turns right, and about Z rolls clockwise as the camera sees it."""
+    """Return right-handed rotations [n, 3, 3] by `degrees` [n, k] about `axes`, k letters such as "YX", which means Y @
+    X. For k = 1, `degrees` may be [n]."""
     angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
     rotations = np.tile(np.eye(3), (len(angles), 1, 1))
     for axis, angle in zip(axes, angles.T, strict=True):
@@ -58,8 +56,8 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
 
 def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
-    """Return a rotation's angles in degrees about Y, X (-90 to 90) and Z, the inverse of `from_angles("YXZ", ...)`. The
-    angle about Z is 0 for a camera that looks straight up or down."""
+    """Return a rotation's angles in degrees about Y, X and Z, the inverse of `from_angles("YXZ", ...)`. For a camera
+    that looks straight up or down, Z is 0."""
     level = float(np.hypot(rotation[1, 0], rotation[1, 1]))  # cosine of the angle about X
     pitch = np.arctan2(-rotation[1, 2], level)
     if level < STRAIGHT:
@@ -87,7 +85,7 @@ def from_vectors(vectors: np.ndarray) -> np.ndarray:
 
 
 def to_vectors(rotations: np.ndarray) -> np.ndarray:
-    """Return the rotation vectors [n, 3] (axis times angle, 0 to pi) of rotations [n, 3, 3]."""
+    """Return the rotation vectors [n, 3] (axis times angle in radians) of rotations [n, 3, 3]."""
     return _scipy_rotation().from_matrix(rotations).as_rotvec()
 
 
@@ -109,8 +107,8 @@ def slerp(start: np.ndarray, end: np.ndarray, fraction: np.ndarray) -> np.ndarra
 
 
 def interpolate(c2w: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return poses [m, 4, 4] of the path `c2w` [n, 4, 4] at the fractional frame numbers `times` [m]. Positions are
-    interpolated linearly, and rotations by slerp."""
+    """Return poses [m, 4, 4] of the path `c2w` [n, 4, 4] at fractional frame numbers `times` [m]: linear positions,
+    slerp for rotations."""
     before = np.minimum(times.astype(int), len(c2w) - 1)
     after = np.minimum(before + 1, len(c2w) - 1)
     fraction = times - before

@@ -1,4 +1,4 @@
-"""Detection of rounding errors in pose files, so that these errors do not count as camera motion."""
+"""Detection of rounding errors in pose files, so that they do not count as camera motion."""
 
 import numpy as np
 
@@ -11,20 +11,17 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""The rounding is estimated from a sample of a path's frames, evenly spaced: at least SAMPLE, fewer than 2 * SAMPLE. If
-the path has fewer than 2 * SAMPLE frames, all of them are used."""
+"""The least number of frames from which the rounding of a long path is estimated."""
 EXACT = 1e-9
-"""A rotation R counts as exact if the absolute value of each element of R^T R - I is below this limit."""
+"""The largest element of |R^T R - I| for a rotation R that counts as exact."""
 
 
 class Rounding:
-    """The rounding error of a file's numbers [n, k], estimated from their decimal digits or `dtype`.
+    """The rounding error of a file's numbers, estimated from their decimal digits or dtype.
 
-    decimals: the number of decimal places, at least 2; MOST_DIGITS + 1 if there are more than MOST_DIGITS.
-    absolute: half a unit of the last decimal place; 0 if there are more than MOST_DIGITS decimal places.
-    relative: the larger of two relative errors, that of the dtype and that of the written digits. The first is the
-    error of float16 or float32, or 0 for float64 (numbers that float32 represents exactly count as float32). The second
-    is the error of a number with as many significant digits, 4 to MOST_DIGITS, or 0 for more digits.
+    decimals: the number of decimal places, at least 2.
+    absolute: half a unit of the last decimal place, or 0.
+    relative: the relative error of the digits or the dtype.
     """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
@@ -48,20 +45,14 @@ class Rounding:
 
 
 def _fits_format(values: np.ndarray, form: str, kind: type[np.floating]) -> bool:
-    """Return whether the format `form`, such as ".4f", loses no digits: each of the values, written in this format and
-    read back as the dtype `kind`, is unchanged."""
+    """Whether the values keep all digits in the format `form`, such as ".4f", when read back as `kind`."""
     with np.errstate(over="ignore"):
         return all(kind(format(value, form)) == kind(value) for value in values.tolist())
 
 
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
-    """Return the largest distance between two positions of a still camera that can come from rounding alone, in the
-    file's units.
-
-    away: the largest distance of a position from the origin, in the file's units.
-    exact_turns: whether the file's rotations are exact (see EXACT).
-    inverted: whether the matrices are world-to-camera. Their position is -R^T t, so an error in R grows with `away`.
-    """
+    """Return the largest distance between a still camera's positions that rounding can cause. `away`: their distance
+    from the origin. `inverted`: whether the file is world-to-camera."""
     shift = rounding.at(away)
     if inverted and not exact_turns:
         return 2 * (3 * rounding.at(1) * away + np.sqrt(3) * shift)
@@ -74,14 +65,8 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return the poses `c2w` [n, 4, 4]. If their positions differ only by rounding errors, the result is a copy in
-    which every position is the median position.
-
-    numbers: [n, ...], the file's matrices, or its quaternions and translations. The rounding error is estimated from
-    them.
-    inverted: whether the file has world-to-camera matrices.
-    dtype: the dtype of the file's numbers, if known.
-    """
+    """Return a copy of `c2w` with the median position in every pose, if rounding explains all differences; else `c2w`.
+    `numbers`: the file's. `inverted`: world-to-camera."""
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))
@@ -97,9 +82,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return the matrices [n, 4, 4] with each 3x3 part replaced by the nearest rotation, if they fail the rigid test of
-    `check_poses` only because of rounded decimals. Otherwise return them unchanged: if they pass the test, if rounding
-    does not explain the error, or if a number is not finite. Mirrored matrices always stay unchanged."""
+    """Return the matrices [n, 4, 4] with the nearest rotations if rounded decimals make them fail `check_poses`, else
+    unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)
@@ -112,6 +96,6 @@ def make_rigid(matrices: np.ndarray) -> np.ndarray:
 
 
 def _skew(matrices: np.ndarray) -> np.ndarray:
-    """Return the largest absolute element of R^T R - I for the 3x3 part R of each matrix, as an array [n]."""
+    """Return the largest element of |R^T R - I| for each matrix's 3x3 part R, as an array [n]."""
     turns = matrices[:, :3, :3]
     return np.abs(np.swapaxes(turns, 1, 2) @ turns - np.eye(3)).max((1, 2), initial=0.0)

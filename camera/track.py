@@ -1,4 +1,4 @@
-"""The camera poses for a run of a causal model. The run begins a new video or continues a video."""
+"""The camera of a causal model's run, which begins or continues a video."""
 
 from dataclasses import dataclass
 
@@ -10,27 +10,23 @@ from .plucker import continued_poses, latent_poses, latent_times, longest_step, 
 from .poses import FEWEST_POSES, frame_count
 
 FRAMES_PER_LATENT = 4
-"""The number of video frames for each latent frame after the first. Unused poses at the end of a path are reported only
-from this number on, because fewer poses do not fill another latent frame."""
+"""The number of video frames for each latent frame after the first."""
 LONGEST_STEP = 1.05
-"""A step in the model's input is reported if it is longer than this. The longest step of a video's first path has
-length 1, because translations are divided by it. Resampling can lengthen the steps of a later path a little, so the
-limit is above 1."""
+"""The longest step in the model's input that is not reported. The first path's longest step is 1; resampled ones exceed
+it a little."""
 
 
 @dataclass(frozen=True)
 class CameraTrack:
     """The camera for the f latent frames of a run, in float64.
 
-    poses: [f, 4, 4], the model's input: each pose relative to the pose of the latent frame before it, with the
-    translation divided by `scale`.
+    poses: [f, 4, 4], the model's input, from `model_poses`.
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
-    world: [f, 4, 4], the absolute camera-to-world matrices of the same frames, in world units.
-    scale: the divisor of translations, in world units. 0 until the camera moves: translations are then 0 and not
-    divided.
-    used_poses: the number of poses of the path that the run uses; 0 without a path.
-    path_poses: the number of all poses of the path; 0 without a path.
-    flags: [f, 4], the flags of the keyboard keys W, A, S, D for an action model; None for other models.
+    world: [f, 4, 4], camera-to-world, in world units.
+    scale: the divisor of translations, 0 until the camera moves.
+    used_poses: the number of the path's poses that are used.
+    path_poses: the number of all poses, 0 without a path.
+    flags: [f, 4], W, A, S, D flags of an action model.
     """
 
     poses: np.ndarray
@@ -43,8 +39,7 @@ class CameraTrack:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages for the user about unused poses, an implausible lens, and motion that the model cannot follow, such
-        as steps that are too long."""
+        """Messages for the user about unused poses, an implausible lens, and motion that the model cannot follow."""
         notes = []
         if self.path_poses >= self.used_poses + FRAMES_PER_LATENT:
             notes.append(
@@ -65,22 +60,15 @@ class CameraTrack:
 
 
 def still_poses(frames: int) -> np.ndarray:
-    """Return identity poses [n, 4, 4] for a still camera; n is `frames`, but at least FEWEST_POSES."""
+    """Return identity poses [n, 4, 4] for a still camera; n is at least FEWEST_POSES."""
     return np.tile(np.eye(4), (max(FEWEST_POSES, frames), 1, 1))
 
 
 def begin_track(
     c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, chunk: int, actions: np.ndarray | None = None
 ) -> CameraTrack:
-    """Return the camera of a new video of `frames` frames.
-
-    c2w: [n, 4, 4], the path. None: the camera stands still.
-    lens: [4], fx, fy, cx, cy in pixels of an 832x480 image. None: the lens of the official examples.
-    chunk: the number of latent frames in a chunk. The video's number of latent frames is rounded down to a multiple.
-    actions: [n, 4], W, A, S, D flags. A latent frame has the flags of the nearest pose.
-
-    Raises CameraError for invalid arrays and a path that is too short.
-    """
+    """Return the camera of a new video on the path `c2w` [n, 4, 4], None for a still camera. `lens`: [4], by default
+    the official examples'. Raise CameraError for a short path."""
     path_poses = 0 if c2w is None else len(c2w)
     c2w = still_poses(frames) if c2w is None else c2w
     lens = lens_from_fov() if lens is None else lens
@@ -104,12 +92,8 @@ def continue_track(
     scale: float,
     actions: np.ndarray | None = None,
 ) -> CameraTrack:
-    """Return the camera of a run that continues a video from its last pose, `before` [4, 4].
-
-    The run uses the first `frames` poses of the path `c2w` (None: the camera stands still). Translations are divided by
-    `scale`, the `CameraTrack.scale` of the video so far. If `scale` is 0, they are divided by this path's longest step.
-    Other arguments and errors: see `begin_track`.
-    """
+    """Return the camera of a run that continues a video from the pose `before` [4, 4]. `scale`: the video's
+    `CameraTrack.scale`. Other arguments: see `begin_track`."""
     path_poses = 0 if c2w is None else len(c2w)
     c2w = still_poses(frames) if c2w is None else c2w
     latent_frames = (frame_count(frames, len(c2w), chunk) - 1) // 4 + 1

@@ -1,4 +1,4 @@
-"""Reader and writer of COLMAP's camera files (COLMAP's own code: scene/reconstruction_io_*.cc)."""
+"""Reader and writer of COLMAP's camera files."""
 
 import math
 import re
@@ -25,7 +25,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""A quaternion is refused if its length is not between SHORTEST and 1 / SHORTEST."""
+"""The least length of an accepted quaternion; the greatest is 1 / SHORTEST."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -43,10 +43,9 @@ FIELDS = (
 class _Camera(NamedTuple):
     """A camera in COLMAP's cameras file.
 
-    model: the name of the camera model, a key of MODELS.
-    size: the images' width and height in pixels.
-    lens: fx, fy, cx, cy in pixels of these images; empty for a model other than a pinhole.
-    terms: the distortion terms.
+    size: width and height of the images in pixels.
+    lens: fx, fy, cx, cy in pixels; empty without a pinhole model.
+    terms: the distortion coefficients.
     """
 
     model: str
@@ -56,14 +55,8 @@ class _Camera(NamedTuple):
 
 
 def read_colmap(path: Path, convention: Convention) -> CameraFile:
-    """Read a camera path from COLMAP's images and cameras files, .bin or .txt, in the order of image names.
-
-    path: one of the files, or a folder, see `model_folder`.
-    convention: the convention of the poses; COLMAP's is world-to-camera in OpenCV axes.
-
-    Raises CameraError for a missing or invalid images file. A fault in the cameras file becomes the result's
-    `lens_fault`.
-    """
+    """Read COLMAP's images and cameras files, .bin or .txt, in the order of image names. `path` is one of the files or
+    a folder."""
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"
@@ -81,15 +74,14 @@ def read_colmap(path: Path, convention: Convention) -> CameraFile:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the first folder with COLMAP's files: `folder`, or in it sparse/0, sparse, colmap/sparse/0, colmap or 0.
-    If no folder has such files, return `folder`."""
+    """Return the folder with COLMAP's files: `folder` or a usual subfolder, such as sparse/0. Return `folder` if
+    neither has them."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a tuple with a note if `folder` is one of several numbered model folders, such as 0 and 1, else an empty
-    tuple. COLMAP writes several models if it cannot join all parts of a scene, and the reader reads only one."""
+    """Return a tuple of at most one note: `folder` is one of several numbered COLMAP models."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:
@@ -98,8 +90,7 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return the lens [n, 4] of each image, and notes for the user. `used`: the camera id of each image. `images_file`:
-    the file with these ids, for error messages. Raises CameraError for a missing or non-pinhole camera."""
+    """Return the lens [n, 4] of each image. `used`: the images' camera ids, which are in `images_file`."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
@@ -134,8 +125,7 @@ def _camera(name: str, values: list[float], where: str) -> _Camera:
 
 
 def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
-    """Return the name, quaternion xyzw, translation and camera id of each image in images.txt. The optional line of 2D
-    points after an image is skipped."""
+    """Return the name, quaternion xyzw, translation and camera id of each image in images.txt."""
     images: list[tuple[str, list[float], list[float], str]] = []
     after_image = False
     for number, line in _lines(path):
@@ -154,8 +144,7 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Return whether a line's columns are 2D points, with three columns for each: x, y and the integer id of a 3D
-    point."""
+    """Whether a line's columns are 2D points: x, y and an integer id for each."""
     if len(fields) % 3:
         return False
     try:
@@ -166,9 +155,7 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
-    """Check a `pose`, a quaternion wxyz and a translation, and return the name, quaternion xyzw, translation and camera
-    id. Raises CameraError for a quaternion with a length that is not between SHORTEST and 1 / SHORTEST. The message
-    begins with `where`."""
+    """Return the name, quaternion xyzw, translation and camera id. `pose`: a quaternion wxyz and a translation."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:
@@ -211,7 +198,6 @@ def _binary_images(path: Path) -> list[tuple[str, list[float], list[float], str]
 
 
 def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
-    """Read little-endian numbers in the struct format `form`. Raises CameraError if the file ends early."""
     data = file.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)
@@ -220,8 +206,8 @@ def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
 
 
 def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tuple[int, int]) -> None:
-    """Write a path as COLMAP's text model without points. `names`: the frames' file names. `size`: the frames' height
-    and width in pixels."""
+    """Write a path as COLMAP's text model without points. `names`: the frames' file names. `size`: their height and
+    width in pixels."""
     height, width = size
     sides = np.array([width / LENS_WIDTH, height / LENS_HEIGHT] * 2)
     lenses, numbers = np.unique(path.intrinsics * sides, axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""The list of camera file formats, and the functions that read and write camera files in any of them."""
+"""The list of camera file formats, and functions that read and write camera files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,10 +34,9 @@ from .tables import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read_rea
 class Format:
     """A camera file format.
 
-    read: the reader, given the path and the Convention of the matrices.
-    convention: the matrices' convention, a name in CONVENTIONS; empty if the user must choose a convention.
-    fields: the fields in the files, with how the reader uses each field.
-    sized: whether `read` has a third argument, the images' width and height in pixels.
+    convention: a name in CONVENTIONS, or "" if the user must choose.
+    fields: the fields in the files, and how the reader uses them.
+    sized: whether `read` also takes the images' width and height.
     """
 
     description: str
@@ -132,17 +131,15 @@ def read_camera(
     image_size: tuple[int, int] | None = None,
     fov_deg: float | None = None,
 ) -> tuple[CameraPath, list[str]]:
-    """Return the camera path in a file or folder, and notes on content that the model cannot use, such as distortion.
+    """Return the camera path of a file or folder, and notes on content that the model cannot use.
 
-    format: a name in FORMATS; None detects the format.
-    convention: a name in CONVENTIONS that replaces the format's own. The format "matrices" requires a convention unless
-    the file states one.
-    image_size: the width and height in pixels of the images that a "vipe" file's focal lengths refer to.
-    fov_deg: the horizontal field of view, in degrees, of a lens that replaces the file's. It is required if the file's
-    lens is unreadable or not a pinhole. It is also required for a "vipe" file with a lens but without `image_size`.
+    format: a name in FORMATS; None detects it.
+    convention: a name in CONVENTIONS, in place of the format's.
+    image_size: width and height in pixels, needed for the lens of a "vipe" file.
+    fov_deg: a horizontal field of view that replaces the file's lens.
 
-    A file without a lens gets a field of view of 79 degrees, which a note reports. Raises CameraError for a file that
-    is missing, invalid or of an unknown format, and if a required argument is missing.
+    Raise CameraError for an invalid file, an unknown format, or a missing argument. A file without a lens gets a field
+    of view of 79 degrees.
     """
     path = Path(path)
     if format is None:
@@ -196,12 +193,8 @@ def _detect_and_read(
 
 
 def check_camera_output(target: Path) -> None:
-    """Raise CameraError if `write_camera` cannot write to `target`. These targets are accepted:
-
-    - a .json file
-    - an existing folder
-    - a name that does not exist yet, unless it ends like a camera file of another format, such as .npz
-    """
+    """Raise CameraError unless `target` is a .json file, a folder, or a new name without the suffix of another camera
+    format."""
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:
@@ -213,8 +206,7 @@ def check_camera_output(target: Path) -> None:
 
 def write_camera(path: CameraPath, target: str | Path) -> None:
     """Write a path as transforms.json if `target` ends in .json, else as a folder with poses.npy and intrinsics.npy. If
-    writing fails, existing files stay as they are. Raises CameraError for a target that `check_camera_output`
-    refuses."""
+    writing fails, existing files remain unchanged."""
     target = Path(target)
     check_camera_output(target)
     if target.suffix.lower() == ".json":

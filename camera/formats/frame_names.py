@@ -1,4 +1,4 @@
-"""Functions that sort frames by the numbers in their file names, by their times, or by their numbers."""
+"""Functions that sort frames by file names, times or frame numbers."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,34 +20,27 @@ TIMES = ("timestamp", "time", "frame_index")
 NUMBERS = ("frame_idx", "frame_id", "frame_number", "frame")
 IDS = ("index", "id")
 ORDER = (*NAMES, *TIMES, *NUMBERS, *IDS)
-"""The keys that give the order of frames in JSON, the most reliable first: names of image files, times, frame numbers,
-and ids. Frame numbers or ids with gaps or repeats are not used for sorting."""
+"""The JSON keys by which frames are sorted, the most reliable first: file names, times, frame numbers, ids."""
 BY_TIME = (*TIMES, *NAMES, *NUMBERS, *IDS)
-"""The keys of ORDER with times first, for phone scans: their times are reliable, and their names may be random."""
+"""The keys of ORDER for phone scans, with times first because names in scans may be random."""
 GAPS = "Gaps in names and times are refused; numbers with gaps do not sort."
 
 
 def natural_key(name: str) -> list[str | int]:
-    """Return a name's parts, text and integers, as a sort key that puts frame10 after frame9."""
+    """Return a sort key that puts frame10 after frame9: the name's parts, text and integers."""
     return [int(part) if index % 2 else part for index, part in enumerate(_INTEGERS.split(name))]
 
 
 def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
-    """Raise CameraError if the frame numbers or times `indices` [n] have a gap: a step of 0 or less, or of more than
-    1.5 times the median step. The message begins with `name`."""
+    """Raise CameraError if the numbers do not increase, or if a step exceeds 1.5 times the median step. `name` begins
+    the message."""
     if gap := _gap(indices):
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 
 
 def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Return the frames sorted by the numbers in their file names. If no name has a number, the frames are sorted by
-    name.
-
-    name: a function that returns a frame's file name.
-    where: the beginning of error messages.
-
-    Raises CameraError if only some names have a number, and for a gap in the numbers (see `refuse_gaps`).
-    """
+    """Return the frames sorted by the numbers in their file names. Raise CameraError if only some names have a number,
+    or if numbers are missing."""
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
     if bare and len(bare) < len(names):
@@ -69,17 +62,8 @@ def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> l
 def sort_frames(
     frames: list[Mapping], path: Path, order: Sequence[str] = ORDER
 ) -> tuple[list[Mapping], tuple[str, ...]]:
-    """Return the frames sorted by the first usable key of `order`, and notes for the user on frame numbers that
-    contradict this order. Without a usable key, the frames are returned in the given order.
-
-    A usable key occurs in all frames, and its values are not all equal. Two kinds of keys have a further condition:
-
-    - Names must be texts or numbers.
-    - Frame numbers and ids must be numbers that have no gap when sorted, or that never decrease in the given order.
-
-    Raises CameraError for a time that is not a finite number, and for a gap (see `refuse_gaps`) between names or times.
-    The message begins with `path`.
-    """
+    """Return the frames sorted by the first usable key of `order`, or unsorted without one, and notes for the user.
+    Raise CameraError for a gap in names or times."""
     unused: dict[str, np.ndarray] = {}
     for key in order:
         values = [frame.get(key) for frame in frames]
@@ -101,13 +85,7 @@ def sort_frames(
 
 
 def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple[str, ...]:
-    """Return a note for each frame-number key that contradicts the order of the frames.
-
-    unused: the frame numbers [n] under each key that was not used for sorting.
-    rank: int [n], the indices of the frames in the order found.
-
-    A key contradicts this order if its numbers, arranged by `rank`, decrease at least once.
-    """
+    """Return a note for each key in `unused` with numbers that decrease in the order `rank`, int [n]."""
     return tuple(
         Reported(f"{key} has gaps or repeats and is not used, but falls in the order of the frames; check this order.")
         for key, numbers in unused.items()
@@ -116,13 +94,8 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the order of n frames, int [n], by the first suitable column of `columns` [n, k]; None if no column is
-    suitable. A column is suitable if two conditions hold:
-
-    - Its sorted numbers have no gap (see `refuse_gaps`).
-    - No column to its left decreases when the frames are sorted by this column. For example, the number of a recording
-    may stand before the frame number.
-    """
+    """Return the frames' order, int [n], by the first column without gaps that keeps the columns to its left sorted;
+    else None."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
@@ -131,8 +104,7 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """Return the numbers [n, k] that `pattern` finds in n names, or None if the text around the numbers is not the same
-    in all names."""
+    """Return the numbers [n, k] in n names, or None if the text between the numbers differs."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:
         return None
@@ -140,7 +112,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the two numbers around the first gap (see `refuse_gaps`), or None without a gap."""
+    """Return the two numbers around the first gap, or None without a gap."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

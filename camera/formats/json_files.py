@@ -1,4 +1,4 @@
-"""Readers of camera paths in JSON: nerfstudio's transforms.json and camera_path.json."""
+"""Readers of nerfstudio's transforms.json and camera_path.json, and a writer of transforms.json."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_ro
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
-"""The keys in transforms.json for an angle of view, each with the factor that converts its value to radians."""
+"""The keys of a field of view in transforms.json, each with the factor that converts it to radians."""
 USUAL_NAMES = {other: usual for usual, *others in PARAMETER_KEYS.values() for other in others}
 """Other programs' keys for a lens and its image size, mapped to nerfstudio's keys."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
-"""The keys in transforms.json for the horizontal (ACROSS) and the vertical (DOWN) focal length, in order of preference.
-Some hold the focal length in pixels, the others an angle of view (see FOVS)."""
+"""The keys in transforms.json for the horizontal (ACROSS) and the vertical (DOWN) focal length or field of view, in
+order of preference."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
 IMAGES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
 SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id")
@@ -67,14 +67,12 @@ PATH_FIELDS = (
     Field(("default_fov", "default_transition_sec", "render_time", "timestamp"), "ignored", "Of the editor."),
 )
 MITSUBA = np.diag([-1.0, 1.0, -1.0, 1.0])
-"""The transform from Mitsuba's camera axes (x left, y up, z forward) to OpenGL axes. It reverses x and z."""
+"""The transform from Mitsuba's camera axes (x left, y up, z forward) to OpenGL's."""
 LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 
 def read_transforms(path: Path, convention: Convention) -> CameraFile:
-    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. `convention`: the convention
-    of the matrices (the format's own is camera-to-world in OpenGL axes). Raises CameraError for a missing or invalid
-    file; a fault in the lens becomes the result's `lens_fault`."""
+    """Read transforms.json of nerfstudio or instant-ngp. `path` is the file or its folder."""
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
     frames, order_notes = sort_frames(entries_of(data, "frames", path), path)
@@ -88,14 +86,7 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
-    """Return a frame's fields under nerfstudio's names, completed by `data`, the fields that the file states once for
-    all frames. A field of the frame takes precedence over the same field of `data`.
-
-    For each direction (ACROSS, DOWN), the keys of `data` are left out if the frame has any key for this direction.
-    Otherwise two lenses could be mixed.
-
-    Raises CameraError for contradicting fields; the message begins with `where`.
-    """
+    """Return a frame's fields under nerfstudio's names, completed by `data`, the fields common to all frames."""
     refuse_two_lenses(data, where)
     refuse_two_lenses(frame, where)
     data, frame = _by_usual_names(data), _by_usual_names(frame)
@@ -106,8 +97,7 @@ def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
 
 
 def _by_usual_names(fields: Mapping) -> dict[str, Any]:
-    """Return the fields that are not null, with the lens and the image size also under nerfstudio's keys. An existing
-    nerfstudio key takes precedence."""
+    """Return the fields that are not null, with the lens and image size also under nerfstudio's keys."""
     found = {key: value for key, value in fields.items() if value is not None}
     lens = {}
     if any(isinstance(found.get(name), list | Mapping) for name in LENSES):
@@ -147,8 +137,7 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _contradiction(frame: Mapping, where: str) -> list[str]:
-    """Return a list with a note if two fields of a frame state focal lengths for the same direction, horizontal or
-    vertical, that differ by over 2 %; else an empty list."""
+    """Return a list of at most one note: two fields of a frame give focal lengths that differ by over 2 %."""
     for names, side in zip((ACROSS, DOWN), _image_size(frame, where), strict=True):
         stated = [name for name in names if name in frame]
         focals = [_focal(frame, (name,), side, where) or 0.0 for name in stated]
@@ -158,8 +147,8 @@ def _contradiction(frame: Mapping, where: str) -> list[str]:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """Return the focal length in pixels from the first key of `names` that the frame has; None without such a key. The
-    key's value is a focal length, or a field of view over `side` pixels."""
+    """Return the focal length in pixels from the first key in the frame, or None. `side`: the image's width or
+    height."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None
@@ -168,14 +157,7 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the width and height of a frame's image in pixels. The first of these that the frame has is used:
-
-    - The stated width and height.
-    - Twice cx and cy.
-    - 832x480, if the frame has a field of view and no fl_x.
-
-    Raises CameraError in all other cases, for example for a width without a height.
-    """
+    """Return the image's width and height in pixels, as stated or as implied by the lens."""
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))
@@ -187,9 +169,7 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 
 def read_camera_path(path: Path, convention: Convention) -> CameraFile:
-    """Read nerfstudio's camera_path.json. `convention`: the convention of the matrices (the format's own is
-    camera-to-world in OpenGL axes). Raises CameraError for a missing or invalid file; a fault in the lens becomes the
-    result's `lens_fault`."""
+    """Read nerfstudio's camera_path.json."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
@@ -218,9 +198,8 @@ def write_transforms(
     size: tuple[int, int] | None = None,
     points: str | None = None,
 ) -> None:
-    """Write a path as nerfstudio's transforms.json. `names`: the frames' file names (None: frame_00001.png and so on).
-    `size`: the frames' height and width in pixels (None: 480x832). `points`: the name of a PLY file in the same
-    folder."""
+    """Write nerfstudio's transforms.json. `size`: the frames' height and width in pixels, by default 480x832. `points`:
+    the name of a PLY file in the same folder."""
     height, width = size or (LENS_HEIGHT, LENS_WIDTH)
     lenses = [
         dict(zip(("fl_x", "fl_y", "cx", "cy"), map(float, row), strict=True))

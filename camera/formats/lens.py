@@ -1,5 +1,4 @@
-"""The camera models of other programs, and readers of the lens and the image size that a frame in a JSON file states.
-Only camera models close to a pinhole are accepted."""
+"""The camera models of other programs, and readers of the lens and image size in a JSON frame."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,9 +14,9 @@ from .reading import Lens, field_of, lens_notes, lens_rows, number_of
 class Model(NamedTuple):
     """A camera model.
 
-    numbers: the number of parameters: the focal lengths, cx, cy, and distortion terms.
-    focals: the number of focal lengths: 1 if fx equals fy, else 2, or 0 for a panorama.
-    pinhole: whether the model equals a pinhole near the image centre.
+    numbers: the number of all parameters, including distortion.
+    focals: the number of focal lengths; 0 for a panorama.
+    pinhole: whether it equals a pinhole near the image centre.
     """
 
     numbers: int
@@ -52,7 +51,7 @@ PINHOLES = (*COLMAP_PINHOLES, "PERSPECTIVE", "PERSP")
 OTHER_LENSES = tuple(name for name, model in MODELS.items() if not model.pinhole)
 FTHETA = tuple(f"ftheta_p{n}" for n in range(5))
 FLAGS: tuple[str, ...] = ("is_fisheye", "latlong", "equirectangular", "orthographic", "fisheye_crop_radius", *FTHETA)
-"""Fields in instant-ngp's and nerfstudio's JSON that mark a lens other than a pinhole."""
+"""The JSON fields of instant-ngp and nerfstudio that mark a lens other than a pinhole."""
 MODEL_FIELD = Field(
     ("camera_model",),
     "applied",
@@ -63,15 +62,14 @@ FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is not a pinhole is refused; 
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
-    """Raise CameraError if the camera model named `model` is not in PINHOLES, the models that are a pinhole with or
-    without distortion. The message begins with `where` and the file's field name `field`."""
+    """Raise CameraError if `model`, the name of a camera model, is not in PINHOLES. The message begins with `where` and
+    `field`."""
     if str(model).upper() not in PINHOLES:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError if a frame's fields `data` set one of FLAGS, which mark a lens other than a pinhole. The
-    message begins with `where`."""
+    """Raise CameraError if a frame's fields `data` set one of FLAGS. The message begins with `where`."""
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):
@@ -79,8 +77,8 @@ def refuse_flags(data: Mapping[str, Any], where: str) -> None:
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raises CameraError
-    for an angle that is not between 0 and pi; the message begins with `where`."""
+    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raise CameraError
+    for an impossible angle."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))
@@ -96,25 +94,22 @@ PARAMETER_KEYS = {
     "width": ("w", "width", "image_width", "imageWidth"),
     "height": ("h", "height", "image_height", "imageHeight"),
 }
-"""The keys in JSON files for a lens and for the size of its images, all in pixels. The first key of each entry is
-nerfstudio's."""
+"""The JSON keys of the lens and image size, all in pixels, with nerfstudio's first."""
 SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True))
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
-"""A map from each key of an image's width to the key of its height, and back, such as w to h and h to w. A width or a
-height alone may mean something else than an image size, for example a camera's height above the ground."""
+"""A map from the key of a width to the key of the same image's height, and back."""
 LEAST_SIDE = 16
-"""A width and a height with keys from two different pairs (see PAIRED), such as w and image_height, may mean something
-else than an image size. They count as one only if both have at least this many pixels."""
+"""The least width and height, in pixels, that count as an image size if their keys belong to different pairs of
+PAIRED."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
-"""The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
+"""The JSON keys of a horizontal field of view, each with the factor that converts it to radians."""
 SAME_LENS = 1.02
-"""Two values of one lens parameter agree if their ratio is at most SAME_LENS."""
+"""The greatest ratio of two values that count as the same lens parameter."""
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
-    """Return the lens [n, 4] from each frame's fx, fy, cx, cy or 3x3 matrix, in pixels of an 832x480 image, and notes
-    for the user. Raises CameraError for a missing or contradictory lens, and if neither an image size nor cx and cy are
-    stated. The message begins with `where`."""
+    """Return the lens [n, 4] in pixels of an 832x480 image, and notes for the user. Raise CameraError for a missing or
+    contradictory lens or image size."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         refuse_two_lenses(frame, f"{where}: frame {index}")
@@ -133,8 +128,8 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
 
 
 def refuse_two_lenses(fields: Mapping, where: str) -> None:
-    """Raise CameraError if a frame's `fields` state two different lenses or image sizes under the keys in
-    PARAMETER_KEYS and LENSES. The message begins with `where`."""
+    """Raise CameraError if a frame's `fields` state two different lenses or image sizes under alternative keys. The
+    message begins with `where`."""
     lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if _is_lens(fields.get(name))}
     for at, (quantity, names) in enumerate(PARAMETER_KEYS.items()):
         stated = [name for name in names if fields.get(name) is not None and PAIRED.get(name, name) in fields]
@@ -144,14 +139,8 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 
 
 def describes_image(key: str, fields: Mapping) -> bool:
-    """Return whether `key`, a name in PARAMETER_KEYS, describes an image, and not, for example, a camera's height above
-    the ground.
-
-    - A focal length or a centre always describes an image.
-    - A width or a height does if the other key of its pair (see PAIRED) is in `fields`.
-    - Without the other key, it does if its value is an integer of at least LEAST_SIDE, and so is a value under another
-    pair's key for the other side.
-    """
+    """Whether `key` describes an image. A width or height does so only with its counterpart in `fields`, because a lone
+    "height" may be a camera's."""
     if key not in PAIRED or PAIRED[key] in fields:
         return True
     others = PARAMETER_KEYS["height" if key in PARAMETER_KEYS["width"] else "width"]
@@ -163,9 +152,8 @@ def _is_side(value: object) -> bool:
 
 
 def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:
-    """Raise CameraError if a horizontal field of view in a frame's `fields` contradicts the focal length `fx` of an
-    image of `width` pixels: the two focal lengths differ by more than SAME_LENS allows. The message begins with
-    `where`."""
+    """Raise CameraError if a frame's horizontal field of view contradicts `fx`, the focal length in an image of `width`
+    pixels."""
     for name, factor in HORIZONTAL_FOVS.items():
         if isinstance(fields.get(name), int | float) and 0 < fields[name] * factor < np.pi:
             angle = focal_of(fields[name] * factor, width, f"{where} {name}")
@@ -183,12 +171,8 @@ def _refuse_different(values: Mapping[str, float], quantity: str, where: str) ->
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None.
-
-    The numbers come from a 3x3 matrix, four numbers (fx, fy, cx, cy) or an object under a key in LENSES. Without such a
-    key, they come from the frame's own fields. Raises CameraError for a missing fx and for other shapes; the message
-    begins with `where`.
-    """
+    """Return a frame's fx, fy, cx, cy in pixels, from a matrix or from single fields. A missing fy equals fx; a missing
+    cx or cy is None."""
     name = next((name for name in LENSES if _is_lens(frame.get(name))), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's

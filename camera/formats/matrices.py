@@ -1,4 +1,4 @@
-"""A reader of matrices in JSON: a plain list, or matrices under a name that states their direction, such as c2w."""
+"""A reader of JSON files with pose matrices under a name such as c2w."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,34 +22,32 @@ DIRECTIONS = {
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^matrixworldinverse|"
     r"^extrinsics?(mat\w*)?$",
 }
-"""Regular expressions for names of camera-to-world ("c2w") and world-to-camera ("w2c") matrices, reduced to lower-case
-letters and digits. "c2w" is tried first, so extrinsics_c2w is camera-to-world."""
+"""Patterns for the names of camera-to-world (c2w) and world-to-camera (w2c) matrices, in lower-case letters and digits.
+The order matters."""
 
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 
 
 def axes_of(text: str) -> str:
-    """Return "opencv" or "opengl" if a text states these axes, else an empty string."""
+    """Return "opencv" or "opengl" if a text states these axes, else ""."""
     return next((name for name, pattern in AXES.items() if re.search(pattern, text, re.IGNORECASE)), "")
 
 
 def direction_of(name: str) -> str:
-    """Return "c2w" or "w2c" if a matrix's name, such as cam_to_world or T_cw, states the direction, else an empty
-    string."""
+    """Return "c2w" or "w2c" if a matrix's name, such as cam_to_world or T_cw, states the direction; else ""."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     return next((direction for direction, pattern in DIRECTIONS.items() if re.search(pattern, plain)), "")
 
 
 def array_direction(name: str) -> str:
-    """Return "c2w" or "w2c" if the name of an array in an .npz file states the direction of its matrices, else an empty
-    string. The names are those of `direction_of`, and camera_poses and camera_pose, which are "c2w" arrays of Pi3 and
-    MapAnything."""
+    """Return the direction of an .npz array as `direction_of` does. Arrays named camera_pose or camera_poses are also
+    "c2w"."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
 
 def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
-    """Return a list with a note on the keys of JSON objects that `fields` does not describe; the list is empty if all
-    keys are described. Texts that state axes or a direction are left out, because `sniff.stated_texts` reads them."""
+    """Return a list of at most one note, on the keys of JSON objects that `fields` lacks. Texts that state a convention
+    are not listed."""
     keys = {key: value for each in objects for key, value in each.items()}
     texts = {key: value for key, value in keys.items() if isinstance(value, str) and CONVENTION_KEYS.search(key)}
     return unread((key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))), fields)
@@ -76,13 +74,11 @@ SENSOR_MM = 36.0
 
 
 class Matrices(NamedTuple):
-    """Matrices under a name that states their direction, in a JSON file.
+    """Pose matrices in a JSON file, under a name that states their direction.
 
     key: the name.
     matrices: the matrices as in the file.
-    frames: the fields next to the matrices, such as the lens. If each frame is an object, there is a dict for each
-    frame; fields that the file states once for all frames are added to it. For a plain list of matrices, there is one
-    dict.
+    frames: the other fields, for each frame or once for all.
     notes: notes for the user on the frames' order.
     """
 
@@ -93,15 +89,8 @@ class Matrices(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | None:
-    """Return the matrices of a JSON file under a name that states their direction, or None without such a name.
-
-    data: the content of the file `path`: a list of frames, or an object. The object has a list of matrices, a list of
-    frames, or frames by name.
-    direction: "c2w" or "w2c". Of several names, the first that states this direction is used. If no name does, or if
-    `direction` is empty, the first name is used.
-
-    Raises CameraError for a gap between the frames' names or times.
-    """
+    """Return the pose matrices under a name that states their direction, or None. `direction`: "c2w" or "w2c",
+    preferred if there are several."""
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := _directed(whole, direction):
         return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
@@ -129,9 +118,8 @@ def are_frames(value: Any) -> bool:
 
 
 def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
-    """Return an object's fields, with some inner objects replaced by their fields under joined names. For example, c2w
-    in the object extrinsics becomes extrinsics_c2w. An inner object is replaced if its name states a direction. With
-    `all_objects` it is also replaced if the name of one of its fields does."""
+    """Return the fields, with inner objects that hold poses replaced by their fields: {"extrinsics": {"c2w": m}} gives
+    {"extrinsics_c2w": m}."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or all_objects and any(map(direction_of, value)))
@@ -140,9 +128,8 @@ def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
 
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
-    """Read a camera path from a JSON file of matrices in the given `convention`. The file is a list of matrices (4x4,
-    3x4 or 16 numbers), an object {"matrices": [...], "fps": ...}, or has matrices under a name such as w2c. The lens is
-    optional. Raises CameraError for a missing or invalid file."""
+    """Read a JSON file with a list of matrices, with "matrices", or with matrices under a name such as w2c. The lens is
+    optional."""
     data = read_json(path)
     direction = "c2w" if convention.camera_to_world else "w2c"
     named = None if isinstance(data, Mapping) and "matrices" in data else named_matrices(data, path, direction)

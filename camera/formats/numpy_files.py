@@ -1,4 +1,4 @@
-"""Readers of camera paths in numpy files: LingBot-World's folders, and the .npz files of ViPE, MegaSaM and VGGT."""
+"""Readers of camera paths in numpy files, and a writer of LingBot-World's folders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -65,17 +65,15 @@ VGGT_FIELDS = (
 
 
 def read_lingbot(path: Path, convention: Convention) -> CameraFile:
-    """Read a LingBot-World folder: poses.npy, intrinsics.npy (at 832x480) and, if it exists, action.npy with W, A, S, D
-    flags. `convention`: the convention of the poses (the format's own is camera-to-world in OpenCV axes). Raises
-    CameraError for a missing or invalid file."""
+    """Read a LingBot-World folder: poses.npy, intrinsics.npy and, if it exists, action.npy."""
     folder = read_pose_folder(path)
     c2w = to_opencv(folder.c2w, convention, str(path))
     return CameraFile(c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
-    """Write a path as poses.npy and intrinsics.npy (float64), and its actions as action.npy (float32), for the official
-    code. If the path has no actions, an existing action.npy is deleted."""
+    """Write poses.npy and intrinsics.npy, float64, and the actions as action.npy, float32. Without actions, delete an
+    existing action.npy."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"poses.npy": path.c2w, "intrinsics.npy": path.intrinsics}
@@ -90,15 +88,8 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 
 def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
-    """Read ViPE's .npz: the matrices `data` [n, 4, 4], and the frame numbers `inds` [n]. The lens is read from
-    ../intrinsics/<same name>, if this file exists.
-
-    convention: the convention of the matrices; ViPE's is camera-to-world in OpenCV axes.
-    image_size: the video's width and height in pixels; the lens is in these pixels. None: the result has a `lens_fault`
-    in place of a lens.
-
-    Raises CameraError for a missing or invalid pose file.
-    """
+    """Read ViPE's .npz, and the lens from ../intrinsics/<same name> if this file exists. Without `image_size`, the
+    result has a `lens_fault` instead."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = CameraFile(to_opencv(data, convention, str(path)))
@@ -135,17 +126,8 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_predictions(path: Path, convention: Convention, *, direction: str) -> CameraFile:
-    """Read the .npz of MegaSaM, VGGT or Depth Anything 3: poses, and the lens in pixels of the file's images.
-
-    convention: the convention of the poses; the format's own is OpenCV's axes in the given `direction`.
-    direction: "c2w" or "w2c". The poses are in the array with a name that states this direction.
-
-    Raises CameraError in these cases:
-
-    - The file is missing or invalid, or has no array for `direction`.
-    - The file has arrays of both directions that are different paths.
-    - The frame numbers or times have a gap.
-    """
+    """Read the .npz of MegaSaM, VGGT or Depth Anything 3. `direction`: "c2w" or "w2c", the array to read. Raise
+    CameraError if the arrays of both directions differ."""
     arrays, shapes = _archive(
         path, ".npz of a reconstruction", lambda name: bool(array_direction(name)) or name in (*INTRINSICS, *INDICES)
     )
@@ -193,7 +175,7 @@ def _predicted_lens(matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], fr
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the width and height of images of the shape [..., h, w], [..., h, w, channels] or [..., 3, h, w]."""
+    """Return the width and height of images [..., h, w], [..., h, w, channels] or [..., 3, h, w]."""
     height, width = shape[-3:-1] if shape[-1] in (1, 3, 4) else shape[-2:]
     return width, height
 
@@ -201,16 +183,7 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return the arrays of an .npz file for which `wanted(name)` is true, and the shapes of all its arrays, both by
-    array name. `kind`: a description of the file for error messages.
-
-    An array named in INDICES is left out of the first result if its values are not numbers. Raises CameraError in these
-    cases:
-
-    - The file is unreadable.
-    - The wanted arrays have more than 512 MiB.
-    - The values of another wanted array are not numbers.
-    """
+    """Return the wanted arrays of an .npz file, and the shapes of all its arrays."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -1,5 +1,4 @@
-"""The common parts of the readers of camera files: the class of the result, and the reading of text, tables and JSON
-with errors that name the file."""
+"""The result of the readers of camera files, and functions that read text, tables and JSON."""
 
 import json
 import re
@@ -16,24 +15,22 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
 LARGE = 100
-"""An image is large if both of its sides are above this many pixels. For a large image, a lens with all numbers at most
-SHARES is refused: it must be in fractions of the image size, not in pixels."""
+"""The number of pixels on both sides above which a lens in fractions of the image is refused."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
-"""A pattern for the keys of a file under which a text may state the matrix convention."""
+"""A pattern for the keys under which a file may state its matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
-"""A lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image) and notes for the user."""
+"""A lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image), and notes for the user."""
 
 
 @dataclass(frozen=True)
 class CameraFile:
-    """The content of a camera file. `intrinsics`, `fps` and `actions` are None if they are missing in the file.
+    """The content of a camera file. Absent parts are None.
 
-    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
+    c2w: [n, 4, 4], camera-to-world in OpenCV axes.
     intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image.
-    notes: messages for the user about fields that the model cannot use.
+    notes: messages on fields that the model cannot use.
     actions: [n, 4], W, A, S, D flags.
-    lens_fault: the reason why the lens cannot be read or is not a pinhole, else empty. With a fault, the user must
-    supply a field of view.
+    lens_fault: why the file's lens is unusable, else "".
     """
 
     c2w: np.ndarray
@@ -44,8 +41,7 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], Lens]) -> "CameraFile":
-        """Return a copy with the lens that `read()` returns, and with the returned notes added. If `read` raises
-        CameraError or the lens is invalid, the error message becomes `lens_fault`."""
+        """Return a copy with the lens and the notes from `read()`. An error in the lens becomes `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -54,9 +50,8 @@ class CameraFile:
 
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
-    """Return the lens `pixels` [n, 4] (fx, fy, cx, cy) scaled from a `width` x `height` image to 832x480. Raises
-    CameraError for a side below 1, and for a lens in fractions of the image size (see LARGE). The message begins with
-    `name`."""
+    """Return the lens `pixels` [n, 4], scaled from a `width` x `height` image to 832x480. Raise CameraError for an
+    empty image, and for a lens in fractions of the image size."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     rows = np.asarray(pixels, dtype=np.float64)
@@ -70,8 +65,7 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Return notes about a lens `rows` [n, 4] that varies, has `distortion` terms other than 0, or belongs to an image
-    with an aspect ratio that differs from 832:480 by over 5 %. `width`, `height`: the file's image size."""
+    """Return notes on a lens `rows` [n, 4] that varies or has distortion, and on an image size unlike 832x480."""
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the image to the video's shape.")
@@ -81,8 +75,7 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a UTF-8 file. Raises CameraError for a file that is missing, empty, over 64 MiB or not
-    UTF-8."""
+    """Return a file's UTF-8 text. Raise CameraError for a file that is missing, empty, over 64 MiB or not UTF-8."""
     check_file(path)
     try:
         return path.read_text("utf-8-sig")
@@ -91,8 +84,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raises CameraError for invalid JSON, and for a file that `read_text`
-    refuses."""
+    """Return the content of a JSON file. Raise CameraError for invalid JSON."""
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -100,16 +92,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_table(path: Path, *columns: int, only: Sequence[int] = ()) -> np.ndarray:
-    """Return the numbers in a text file, float64 [n, k]. Empty lines, comments and the lines of text before the first
-    number are skipped.
-
-    columns: the accepted column counts k.
-    only: the indices of the columns that must hold numbers. The others may hold text and become 0. Without `only`, all
-    columns must hold numbers.
-
-    Raises CameraError for an unreadable file, a file without numbers, and a line if its column count is not accepted or
-    differs from the first line's.
-    """
+    """Return the numbers in a text file, float64 [n, k]. `columns`: the accepted counts k. `only`: the columns that
+    must hold numbers, by default all; text elsewhere becomes 0."""
     split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))
     lines = [*dropwhile(lambda line: not is_number(line[1][0]), (line for line in split if line[1] != [""]))]
     if not lines:
@@ -124,8 +108,8 @@ def read_table(path: Path, *columns: int, only: Sequence[int] = ()) -> np.ndarra
 
 
 def split_columns(line: str) -> list[str]:
-    """Return the columns of a line, separated by spaces, semicolons or commas; an empty line gives [""]. In a line with
-    semicolons a comma is a decimal point."""
+    """Return the columns of a line, separated by spaces, semicolons or commas. In a line with semicolons a comma is a
+    decimal point."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 
@@ -138,8 +122,7 @@ def is_number(text: str) -> bool:
 
 
 def float_fields(fields: Iterable[str], where: str) -> list[float]:
-    """Return the columns of a line as floats. Raises CameraError for a column without a number; the message begins with
-    `where`."""
+    """Return the columns of a line as floats. Raise CameraError for a column without a number."""
     try:
         return [float(value) for value in fields]
     except ValueError as error:
@@ -147,7 +130,7 @@ def float_fields(fields: Iterable[str], where: str) -> list[float]:
 
 
 def read_object(path: Path) -> Mapping:
-    """Return the content of a JSON file that is an object. Raises CameraError for other content."""
+    """Return the object in a JSON file. Raise CameraError for other content."""
     data = read_json(path)
     if not isinstance(data, Mapping):
         raise CameraError(f"{path}: {type(data).__name__}, expected an object")
@@ -155,8 +138,7 @@ def read_object(path: Path) -> Mapping:
 
 
 def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
-    """Return the list of objects, such as frames, under `key`. Raises CameraError for a missing or empty list and for
-    other content; the message begins with `path`."""
+    """Return the list of objects under `key`. Raise CameraError if it is missing, empty, or not such a list."""
     entries = field_of(data, key, str(path))
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise CameraError(f"{path}: {key} is not a list of frames with something in it")
@@ -164,14 +146,15 @@ def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
 
 
 def field_of(data: Mapping, key: str, where: str) -> Any:
-    """Return the value of `key` in `data`. Raises CameraError for a missing key; the message begins with `where`."""
+    """Return the value of `key`. Raise CameraError, with a message that begins with `where`, for a missing key."""
     if key not in data:
         raise CameraError(f"{where}: no {key}; found {', '.join(map(str, list(data)[:8])) or 'nothing'}")
     return data[key]
 
 
 def number_of(value: Any, where: str) -> float:
-    """Return `value` as a float. Raises CameraError if it is not a finite number; the message begins with `where`."""
+    """Return `value` as a float. Raise CameraError, with a message that begins with `where`, unless it is a finite
+    number."""
     array = as_float64(value, where)
     if array.ndim or not np.isfinite(array):
         raise CameraError(f"{where}: {value!r:.60}, expected a finite number")

@@ -1,4 +1,4 @@
-"""Readers of camera paths from phone scanners (ARKit) and from 3D Gaussian splatting's cameras.json."""
+"""Readers of camera paths from phone scanners (ARKit) and from 3D Gaussian splatting."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ POSES = (
 )
 """The keys of a pose in a scan's frame, in order of preference."""
 AMBIGUOUS_POSES = "transform", "transformMatrix", "pose"
-"""The keys in POSES that other programs use too, with other camera axes. They do not prove an ARKit file."""
+"""The keys in POSES that do not prove an ARKit file, because other programs use them too."""
 ARKIT_ONLY = {
     "imageResolution",
     "trackingState",
@@ -37,7 +37,7 @@ UNSTATED_AXES = (
     "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
 )
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
-"""Polycam's keys of a matrix's 12 numbers, by row: t_00, t_01 and so on."""
+"""Polycam's keys of a matrix's 12 numbers, by row."""
 ARKIT_FIELDS = (
     Field((*POSES, *PARTS, "frames"), "applied", "Camera to world, ARKit's axes, by row or by column."),
     Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the position."),
@@ -59,9 +59,7 @@ SPLAT_FIELDS = (
 
 
 def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
-    """Read cameras.json of 3D Gaussian splatting. `path`: the file or the model's folder. `convention`: the convention
-    of the poses (the format's own is camera-to-world in OpenCV axes). Raises CameraError for a missing or invalid
-    file."""
+    """Read cameras.json of 3D Gaussian splatting. `path` is the file or the folder with the file."""
     path = path / "cameras.json" if path.is_dir() else path
     cameras, order_notes = sort_frames(entries_of({"cameras": read_json(path)}, "cameras", path), path)
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
@@ -72,9 +70,8 @@ def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
 
 
 def read_arkit(path: Path, convention: Convention) -> CameraFile:
-    """Read an ARKit camera path of a phone scanner: a JSON list of frames, Record3D's metadata, or a folder with a JSON
-    file for each frame (Polycam, 3D Scanner App). `convention`: the convention of the poses (ARKit's is camera-to-world
-    in OpenGL axes). Raises CameraError for a missing or invalid file."""
+    """Read a phone scanner's ARKit path: a JSON list of frames, Record3D's metadata, or a folder with a JSON file per
+    frame."""
     if path.is_dir():
         return _read_frames(_frame_files(path), path, convention)
     data = read_json(path)
@@ -92,9 +89,7 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the first folder with at least two of a scanner's JSON files, one file per frame, or None without such a
-    folder. The candidates are `folder`, then its subfolders keyframes/corrected_cameras, keyframes/cameras and
-    cameras."""
+    """Return the folder with a scanner's JSON files, one per frame: `folder`, a usual subfolder, or None."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 
@@ -147,8 +142,7 @@ def _read_record3d(data: Mapping, path: Path, convention: Convention) -> CameraF
 
 
 def check_quaternions(quaternions: np.ndarray, where: str) -> None:
-    """Raise CameraError if the length of a quaternion in `quaternions` [n, 4] differs from 1 by 0.02 or more. The
-    message begins with `where`."""
+    """Raise CameraError if a quaternion in `quaternions` [n, 4] does not have a length of about 1."""
     lengths = np.linalg.norm(quaternions, axis=1)
     bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.02))
     if len(bad):
@@ -156,9 +150,7 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """Return the pose [4, 4] of a frame. Its numbers are in the file's order, which may be by row or by column. Raises
-    CameraError for a missing pose, and for a pose that is neither 16 numbers nor 3 rows of 4. The message begins with
-    `where`."""
+    """Return a frame's pose [4, 4] in the file's storage order."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
@@ -171,8 +163,7 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return the order of the numbers in the frames' matrices: "row", "column", or "" if unknown. Polycam's keys mean
-    "row". Otherwise the order is taken from the first 3x3 lens matrix, where the position of cx and cy shows it."""
+    """Return the storage order that Polycam's keys or a 3x3 lens matrix show: "row", "column", or ""."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
@@ -185,12 +176,7 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] with their numbers by row, and notes for the user.
-
-    The numbers of `matrices` are by row if the last rows are 0, 0, 0, 1. They are by column if the last columns are 0,
-    0, 0, 1. If all poses are at the origin, both are true. Then `order` decides, "row" or "column". If `order` is
-    empty, "column" is assumed, with a note unless both orders give the same poses.
-    """
+    """Return the poses stored by row, and notes. `order` decides only if all poses are at the origin."""
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

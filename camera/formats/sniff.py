@@ -1,5 +1,4 @@
-"""Detection of a camera file's format from its name and first bytes, and of texts in the file that state its matrix
-convention or the kind of its lens. The format's reader checks the content."""
+"""Detection of a camera file's format, and of texts that state its matrix convention or lens."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -33,21 +32,16 @@ ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 MATRIX_NAME = "matrix_type"
-"""The key in the result of `stated_texts` for the name of a file's pose matrices, such as c2w."""
+"""The key under which `stated_texts` returns the matrices' name, such as "c2w"."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
-"""A pattern for texts that state axes that are not supported: left-handed axes (Unity, Unreal), or the axes of robotics
-and aerospace (ROS, FLU, FRD, NED)."""
+"""A pattern for texts that state unsupported axes: left-handed ones, or those of robotics and aerospace."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
 TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
-"""The constants for tables of numbers.
-
-TABLES: the suffixes of such files.
-HEADER: a header is searched for in this many characters at the start of the file.
-"""
+"""The suffixes of tables of numbers, and the number of characters in which a header is searched."""
 NO_HEADER = re.compile(r"^\s*[-\d.]|://")
-"""A pattern for lines of a table that are not its header: lines of numbers, and a video's URL (RealEstate10K)."""
+"""A pattern for a table's lines that are not a header: numbers, or a video's URL."""
 FIELDS = (
     Field(
         ("camera_convention", "coordinate_system", "extrinsic_type"),
@@ -60,24 +54,23 @@ FIELDS = (
 
 
 def looks_like_poses(path: Path) -> bool:
-    """Return whether a file is a readable .npy with the shape of pose matrices, [n, 4, 4] or [n, 3, 4]."""
+    """Whether a file is a readable .npy with the shape of pose matrices, [n, 4, 4] or [n, 3, 4]."""
     return _array_shape(path)[1:] in ((4, 4), (3, 4))
 
 
 def looks_like_lens(path: Path) -> bool:
-    """Return whether a file is a readable .npy with the shape of a lens, [n, 4] or [4]."""
+    """Whether a file is a readable .npy with the shape of a lens, [n, 4] or [4]."""
     shape = _array_shape(path)
     return len(shape) in (1, 2) and shape[-1] == 4
 
 
 def looks_like_camera(path: Path) -> bool:
-    """Return whether a file or folder seems to have a camera format (see `format_of`). An .npy file must also have the
-    shape of pose matrices."""
+    """Whether a file or folder seems to have a camera format. An .npy file must hold pose matrices."""
     return format_of(path) is not None and (path.suffix != ".npy" or looks_like_poses(path))
 
 
 def format_of(path: Path) -> str | None:
-    """Return the detected format of a file or folder, a name in FORMATS; None if unknown or unreadable."""
+    """Return the detected format of a file or folder, a name in FORMATS, or None."""
     with suppress(OSError):
         if path.is_dir():
             return _folder(path)
@@ -109,8 +102,8 @@ def _array_shape(path: Path) -> tuple[int, ...]:
 
 
 def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], str]:
-    """Return the shape in an .npy header, and numpy's letter for the kind of dtype, such as "f". Return () and "" for
-    an array of Python objects and for a file that is not .npy."""
+    """Return the shape and numpy's letter of the dtype, such as "f", in an .npy header; () and "" if invalid or
+    pickled."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -172,25 +165,12 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".csv": _text,
     ".tum": _text,
 }
-"""The functions that detect a file's format, by suffix. They return None for an unknown format."""
+"""The functions that detect a file's format or return None, by suffix."""
 
 
 def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
-    """Return the texts in a file that may state its convention or lens, by key. A flag that is true has the text
-    "True".
-
-    path: the file, or a folder with transforms.json or cameras.json.
-    names: whether to add the name of a JSON file's pose matrices, such as c2w, under the key MATRIX_NAME.
-
-    The result depends on the kind of file:
-
-    - JSON: the texts in the outermost object and in the first frame.
-    - .npz: the texts about the convention.
-    - A table (.txt, .csv, .tum): the direction or the left-handed axes that the header states.
-    - Another file: an empty dict.
-
-    Raises CameraError for invalid JSON.
-    """
+    """Return the texts in a file that may state its convention or lens, by key. With `names`, add the matrices' name,
+    such as "c2w", under MATRIX_NAME."""
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
@@ -212,9 +192,7 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
 
 
 def _convention_in(line: str) -> str:
-    """Return the convention that a header line states: the text that names left-handed axes, such as "Unity", else the
-    direction, "c2w" or "w2c". Return an empty string if the line states neither, or both directions. File paths in the
-    line, such as the video's, are ignored."""
+    """Return the left-handed axes or the direction ("c2w" or "w2c") that a header line states, else ""."""
     line = re.sub(r"\S*[/\\]\S*\.\w+", "", line)
     if left_handed := LEFT_HANDED.search(line):
         return left_handed[0]
@@ -224,15 +202,8 @@ def _convention_in(line: str) -> str:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the name of the convention that a file's `texts` state.
-
-    own: the format's convention, which supplies the axes or the direction if the texts omit them. It is empty if the
-    format has no convention; then the result is empty if the texts omit the axes or the direction.
-    where: the beginning of error messages.
-
-    Raises CameraError for unsupported axes. Raises it also if the texts contradict a non-empty `own`: the user must
-    then choose a convention, because a text about axes may also describe the axes of the images.
-    """
+    """Return the convention that `texts` state, completed by `own`, the format's convention; "" if incomplete. Raise
+    CameraError for unsupported axes, and for a contradiction to `own`."""
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():
         if not CONVENTION_KEYS.search(key):
@@ -254,7 +225,6 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:
-    """Return a message if a text states a lens other than a pinhole, else an empty string. The message begins with
-    `where`."""
+    """Return a message if a text states a lens other than a pinhole, else ""."""
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""

@@ -1,4 +1,4 @@
-"""Readers of camera paths in tables of numbers (.txt, .csv): RealEstate10K / CameraCtrl, KITTI and TUM."""
+"""Readers of camera paths in tables of numbers: RealEstate10K, CameraCtrl, KITTI and TUM."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ RE10K_FIELDS = (
 )
 SCANNET_LENS = "intrinsic/intrinsic_color.txt"
 NUMBERED = r"((frame|pose)[-_]?|\d+_)?\d+(\.pose)?\.txt"
-"""A pattern for the names of a frame's pose file: 12.txt, frame-000012.pose.txt, pose_12.txt, 0_0012.txt."""
+"""A pattern for the names of a frame's pose file, such as 12.txt or frame-000012.pose.txt."""
 KITTI_FIELDS = (
     Field(("12 or 16 columns",), "applied", "Camera to world, 3x4 or 4x4 by row, as KITTI's odometry and Replica."),
     Field(("4 columns",), "applied", "Blocks of 4 lines, and folders with a file for each frame (ScanNet, 7-Scenes)."),
@@ -61,36 +61,26 @@ WANTED = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 W_FIRST_COLUMNS = [0, 1, 2, 3, 5, 6, 7, 4]
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
-"""A pattern for columns that are used as the time if a header names no time: seconds, frame numbers and indices."""
+"""A pattern for columns that replace a missing time: seconds, frame numbers and indices."""
 TURN_COLUMN = re.compile(r"(?:^r(?=_?.$)|^q|_q(?=_?.$|_rs_)|quat|rot|orientation).*?([wxyzijk])$")
 PLACE_COLUMN = re.compile(
     r"^(?:cam(?:era)?_)?(?:t|p|(?:.*_)?pos(?:ition)?|trans(?:lation)?|loc(?:ation)?)?(?:_\w+?)?_?([xyz])$"
 )
-"""The patterns for column names. TURN_COLUMN matches a quaternion's components, such as qw, q_wc_x, rot_x and
-camera_qi. PLACE_COLUMN matches a position's coordinates, such as tx and pos_x."""
+"""Patterns for column names: a quaternion's components (TURN_COLUMN), and a position's coordinates (PLACE_COLUMN)."""
 UNEVEN_STEPS = 1.5
-"""Poses are resampled at even times if the time steps are uneven: a step is longer or shorter than the median step by
-more than this factor."""
+"""The ratio of a time step to the median step, or the inverse, above which poses are resampled at even times."""
 FORWARD, CLEARER, UPRIGHT = 0.7, 0.1, 0.7
-"""The limits of the test of whether quaternions without a header begin with w (see `_doubt_order`). The test compares
-two readings of the file, w first and w last, by their forward motion, from -1 to 1 (see `_forward`).
-
-FORWARD: if the forward motion is above this limit, the camera moves in its viewing direction.
-CLEARER: w first is clearly better if its forward motion is above FORWARD, and exceeds the absolute forward motion with
-w last by more than this limit. The file is then refused, unless UPRIGHT applies.
-UPRIGHT: the file is not refused if, with w last, the camera is upright: the mean y component of its y axis is at least
-this.
-"""
+"""Limits of `_doubt_order`: the forward motion of a plausible path, a decisive difference of two forward motions, and
+the least y component of an upright camera's y axis."""
 W_LIKE = 0.999
-"""If the first number of the first quaternion has an absolute value of at least this, it seems to be w."""
+"""The absolute value from which a quaternion's first number seems to be w."""
 W_FIRST_NOTE = Reported(
     "The first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down or does not go "
     "where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w is last, with "
     "`# timestamp tx ty tz qx qy qz qw`"
 )
 MONST3R = "pred_traj.txt", "pred_intrinsics.txt"
-"""The names of two files of MonST3R and of programs derived from MonST3R: a trajectory with w first, and a file with a
-3x3 lens in each line."""
+"""MonST3R's file names: a trajectory with w first, and a 3x3 lens in each line."""
 IMU_NOTE = Reported(
     "The poses are those of EuRoC's IMU, not of a camera, which is mounted at an angle: multiply each by T_BS of the "
     "camera's sensor.yaml."
@@ -98,12 +88,7 @@ IMU_NOTE = Reported(
 
 
 def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file of RealEstate10K or CameraCtrl, one line per frame. The first line may be the video's address.
-
-    A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and a matrix 3x4 by row.
-    `convention`: the convention of the matrices; the format's own is world-to-camera in OpenCV axes. Raises CameraError
-    for a missing or invalid file.
-    """
+    """Read a text file of RealEstate10K or CameraCtrl. A line holds a frame's time, lens and 3x4 matrix."""
     rows = read_table(path, 19)
     if np.ptp(rows[:, 0]):  # programs that know no times write the same number in every line
         refuse_gaps(rows[:, 0], f"{path} (time stamps)")
@@ -119,16 +104,8 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file of matrices, 3x4 or 4x4 by row, one line per frame. Examples are KITTI odometry's poses/00.txt
-    and Replica's traj.txt. A line may begin with a frame number, and a 4x4 matrix may take four lines.
-
-    path: the file, or a folder with a file for each frame, as in ScanNet. For a folder, the lens is read from
-    intrinsic/intrinsic_color.txt in the folder or next to it, if this file exists. For a single file no lens is read.
-    convention: the convention of the matrices; the format's own is camera-to-world in OpenCV axes.
-
-    Raises CameraError for a missing or invalid file, and if a file in a folder has more than one pose, as in KITTI's
-    folder poses.
-    """
+    """Read 3x4 or 4x4 matrices by row, from a text file or a folder with a file per frame. The lens is read only from a
+    folder."""
     files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [read_table(file, 12, 16, 13, 17, 4) for file in files]
     if several := next(
@@ -151,22 +128,14 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
 
 
 def pose_files(folder: Path) -> list[Path]:
-    """Return the pose files of a folder, one per frame: the .txt files with names like NUMBERED. They are searched for
-    in one folder: the first that has .txt files of `folder`, its subfolder pose, and its subfolder poses."""
+    """Return the pose files in `folder` or its subfolder pose or poses, one per frame. The list may be empty."""
     found = ([*place.glob("*.txt")] for place in (folder, folder / "pose", folder / "poses"))
     return [file for file in next(filter(None, found), []) if re.fullmatch(NUMBERED, file.name)]
 
 
 def read_tum(path: Path, convention: Convention) -> CameraFile:
-    """Read a TUM trajectory, one line per frame: time, position, and quaternion x, y, z, w. A header may state another
-    order of columns, and a lens.
-
-    convention: the convention of the poses; the format's own is camera-to-world in OpenCV axes.
-
-    A path with irregular time steps, such as a SLAM system's keyframes, is resampled at constant steps. Raises
-    CameraError for a missing or invalid file, and for a file without a header in which w clearly comes first (see
-    `_doubt_order`).
-    """
+    """Read a TUM trajectory: time, position and quaternion xyzw, or the columns of a header. Poses at uneven times are
+    resampled. Raise CameraError if w clearly comes first without a header."""
     lines, lens_file = read_text(path).splitlines(), path.with_name(MONST3R[1])
     stated = tum_columns(lines)
     if stated is None:
@@ -187,9 +156,7 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 
 def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
-    """Return notes for the user on a table with the layout `columns`. A note lists the columns that are not read, if
-    the header names every column. Another note warns that EuRoC's ground truth holds poses of the IMU, not of the
-    camera."""
+    """Return notes on unread columns, and on EuRoC's ground truth, which holds poses of the IMU."""
     header = _header(lines)
     names, used = _names(header), {*columns.columns, *columns.lens}
     others = [name for at, name in enumerate(names) if at not in used and len(names) == columns.total]
@@ -197,30 +164,16 @@ def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
 
 
 def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
-    """Return a Lens, the pair of the first frame's lens [1, 4] and the notes on the lenses of all `frames`. All poses
-    share the first lens, because poses that were resampled do not correspond to frames."""
+    """Return the first frame's lens [1, 4] and notes. Resampled poses do not match single frames."""
     lens, notes = pixel_lens(frames, str(path))
     return lens[:1], (*notes, *lens_change(lens))
 
 
 def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
-    """Return a note if the quaternions of `rows` seem to begin with w, although `c2w` was read with w last; else an
-    empty list. Raises CameraError if w clearly comes first.
-
-    The test compares the forward motion (see `_forward`) of two readings of the file, w first and w last:
-
-    - The forward motion with w first is above FORWARD, and exceeds the absolute forward motion with w last by more than
-    CLEARER: an error, or a note if the camera is upright with w last (see UPRIGHT).
-    - The forward motion with w last is at most FORWARD, and one of two signs speaks for w first: forward motion above
-    FORWARD, or a first number that seems to be w (see W_LIKE): a note.
-
-    The reason for the absolute value: a straight path with its camera rotated by 180 degrees about x goes backwards
-    with w last and forward with w first, so both readings are valid.
-    The reason for the note if the camera is upright: a camera that looks down while it moves ahead is upright with w
-    last, in a world with y down, and upside down with w first.
-    """
+    """Return at most one note, if the quaternions seem to begin with w. Raise CameraError if they clearly do."""
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)
+    # absolute: a straight path with the camera rotated by 180 degrees about x is valid in both readings
     clearer = other_ahead > max(FORWARD, abs(ahead) + CLEARER)
     if clearer and c2w[:, 1, 1].mean() < UPRIGHT:
         raise CameraError(f"{path}: {W_FIRST_NOTE}")
@@ -229,8 +182,7 @@ def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Conv
 
 
 def _forward(c2w: np.ndarray) -> float:
-    """Return how far the camera moves in its viewing direction, as a fraction of the path's length: 1 only forward, -1
-    only backwards."""
+    """Return the camera's forward motion as a fraction of the path's length, from -1 (only backwards) to 1."""
     steps = np.diff(c2w[:, :3, 3], axis=0)
     length = np.linalg.norm(steps, axis=1).sum()
     return float((steps * c2w[:-1, :3, 2]).sum() / length) if length else 0.0
@@ -256,11 +208,11 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 class Columns(NamedTuple):
-    """The layout of a trajectory file.
+    """The columns of a trajectory file.
 
     total: the number of columns.
-    columns: the indices of time, position x, y, z and quaternion x, y, z, w.
-    lens: the indices of fx, fy, cx, cy; empty if the file has no lens.
+    columns: the indices of time, position xyz and quaternion xyzw.
+    lens: the indices of fx, fy, cx, cy; may be empty.
     """
 
     total: int
@@ -269,13 +221,7 @@ class Columns(NamedTuple):
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return a trajectory's layout according to its header, or None if no header is usable.
-
-    The header is the last line of text before the numbers, with or without a comment sign. It must name a time (or in
-    its place seconds, a frame number or an index), and each of the other seven columns (see `Columns`) once. A header
-    that only states the quaternion order w, x, y, z is also usable: the columns are then TUM's, except that w comes
-    first in the quaternion.
-    """
+    """Return the columns that a trajectory's header states, or None if the header states no complete order."""
     header = _header(lines)
     names = _names(header)
     found = [_column_of(name) for name in names]
@@ -305,15 +251,7 @@ def _names(header: str) -> list[str]:
 
 
 def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
-    """Raise CameraError if the header looks like a TUM trajectory's header with unknown column names: the order of the
-    8 columns is then unknown. Call this if `tum_columns(lines)` returned None. `lines` are the lines of the file
-    `path`.
-
-    A header with 8 entries is refused in two cases:
-
-    - It is not a comment.
-    - It is a comment, and at least three entries are known column names.
-    """
+    """Raise CameraError for a header of 8 columns that `tum_columns` did not understand."""
     header = _header(lines)
     names = _names(header)
     if len(names) == 8 and (header in map(str.strip, lines) or sum(map(bool, map(_column_of, names))) > 2):
@@ -324,8 +262,7 @@ def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
 
 
 def _column_of(name: str) -> str:
-    """Return what a column with the header `name` holds: an item of WANTED, such as "time", "x" or "qw", or "" if
-    unknown."""
+    """Return the item of WANTED that a column holds, such as "time", "x" or "qw", or ""."""
     name = re.sub("[ .]+", "_", name)
     if re.search(r"time|stamp|^t$", name):
         return "time"

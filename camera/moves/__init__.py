@@ -1,4 +1,4 @@
-"""Builders of camera paths from preset moves, held keys, keyframes, and the state of the camera editor."""
+"""Builders of camera paths from preset moves, held keys, keyframes, and the camera editor's state."""
 
 from .editor import path_from_editor
 from .keyframes import path_from_load3d

@@ -1,17 +1,4 @@
-"""Conversion of the camera editor's state, version 1, to a path.
-
-    {"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false,
-     "keyframes": [{"frame": 0, "position": [x, y, z], "quaternion": [x, y, z, w]}, ...]}
-
-Keyframes are camera-to-world poses in OpenCV axes, at the time `frame`. Between keyframes, positions follow
-`keyframes.spline`, and rotations follow slerp. Before the first and after the last keyframe the camera stands still. If
-`loop` is true, the pose of the first keyframe is repeated at the last frame.
-
-Frame i of the path is the pose at the time (frames - 1) * ease(i / (frames - 1)). A keyframe may also have its own
-`ease`. It changes the times in the interval to the next keyframe.
-
-web/ has the same code in JavaScript. The tests of both use tests/data/editor_cases.json.
-"""
+"""Conversion of the camera editor's state to a path, as in web/ (examples: tests/data/editor_cases.json)."""
 
 import json
 import math
@@ -32,8 +19,8 @@ MOST_KEYFRAMES, MOST_FRAMES, LONGEST_STATE = 1000, 10_001, 2**20
 
 
 def path_from_editor(state: str | Mapping) -> CameraPath:
-    """Return the path of an editor state, given as JSON text or as the parsed object. Raises CameraError for a missing
-    or invalid field; the message names the field."""
+    """Return the path of an editor state, JSON text or the parsed object. Raise CameraError for a missing or invalid
+    field."""
     state = _parse(state)
     if state.get("version") != VERSION:
         raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")

@@ -14,8 +14,8 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return points [n, d] at `times` [n] on a cubic spline through `values` [k, d] at the times `knots` [k], k > 1.
-    All `times` are within the knots. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends."""
+    """Return points [n, d] at `times` [n], within `knots` [k], on a cubic Hermite spline through `values` [k, d], k >
+    1."""
     from scipy.interpolate import CubicHermiteSpline
 
     before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
@@ -25,9 +25,8 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Return rotations [n, 3, 3] at `times` [n] between keyframes with `rotations` [k, 3, 3] at the times `knots` [k],
-    k > 1. The method is slerp, or squad (Shoemake 1987) if `smooth`: angular velocity is then continuous at the
-    knots."""
+    """Return rotations [n, 3, 3] at `times` [n] between the keyframes `rotations` [k, 3, 3], k > 1. Squad makes the
+    angular velocity continuous if `smooth`; else slerp is used."""
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
@@ -50,14 +49,10 @@ def path_through(
     fps: float = FPS,
     smooth_turns: bool = False,
 ) -> CameraPath:
-    """Return a path of n poses through k keyframes.
+    """Return a path through k keyframes, with a pose at each of `times` [n], clamped to `knots` [k].
 
-    knots: [k], the rising times of the keyframes, in the unit of `times`.
-    positions: [k, 3], interpolated by a cubic spline (see `spline`).
-    rotations: [k, 3, 3], camera-to-world, interpolated by squad if `smooth_turns`, else by slerp.
-    times: [n], the times of the poses. Before the first and after the last keyframe the camera stands still.
-    lens: [4] or [n, 4], fx, fy, cx, cy in pixels of an 832x480 image.
-    fps: the frame rate of the path, without effect on the poses.
+    positions: [k, 3], interpolated by a cubic spline.
+    rotations: [k, 3, 3], by squad if `smooth_turns`, else by slerp.
     """
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
     times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])
@@ -69,9 +64,8 @@ def path_through(
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
-    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at `positions` [k, 3]. An interval is
-    proportional to the square root of the distance (centripetal parametrization), but at least 0.001 of the longest
-    one. If all positions are equal, so are the intervals."""
+    """Return keyframe times [k] from 0 to `frames` - 1, with intervals that grow with the square root of the distance
+    (centripetal parametrization)."""
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
     return np.concatenate([[0.0], np.cumsum(steps) / steps.sum() * (frames - 1)])
@@ -86,15 +80,8 @@ def path_from_load3d(
     fov_deg: float | None = None,
     fps: float = FPS,
 ) -> CameraPath:
-    """Return a path of `frames` frames through ComfyUI's LOAD3D_CAMERA values (y up, looking down -z).
-
-    spacing: "even" for keyframes at equal intervals, "distance" for the intervals of `knots_by_distance`.
-    smooth_turns: whether rotations are interpolated by squad, else by slerp.
-    fov_deg: the horizontal field of view in degrees. None: the first camera's, or 79 if this camera states none.
-
-    The path is in OpenCV axes, in which y points down. Raises CameraError for an empty list, an unknown `spacing`, and
-    an invalid camera.
-    """
+    """Return a path through ComfyUI's LOAD3D_CAMERA values. `spacing`: "even", or "distance" for `knots_by_distance`.
+    `fov_deg`: horizontal, by default the first camera's. Raise CameraError for invalid values."""
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
     poses = [_load3d_pose(camera, f"camera {index + 1}") for index, camera in enumerate(cameras)]
@@ -109,9 +96,8 @@ def path_from_load3d(
 def load3d_camera(
     path: CameraPath, frame: int = 0, centre: np.ndarray | None = None, radius: float = 1.0
 ) -> dict[str, Any]:
-    """Return the camera of a path's frame as ComfyUI's LOAD3D_CAMERA value: y up, looking down -z, the target one unit
-    ahead. Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. For these, pass the
-    sphere's `centre` [3] (y up) and `radius`."""
+    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA value. `centre` [3] (y up) and `radius`: the scene's bounding
+    sphere, for viewers that normalize it."""
     axes, pose, lens = OPENGL_TO_OPENCV[:3, :3], path.c2w[frame], path.intrinsics[frame]
     position, rotation = axes @ pose[:3, 3], axes @ pose[:3, :3] @ axes
     position = (position - (0.0 if centre is None else centre)) / radius
@@ -141,9 +127,7 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Return the horizontal field of view, in degrees, of an 832x480 image. It is computed from the vertical field of
-    view and the zoom of a LOAD3D_CAMERA value; 79 if the value has no field of view. Raises CameraError for numbers out
-    of range."""
+    """Return the horizontal field of view in degrees at 832x480, from the vertical one and the zoom."""
     down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG

@@ -1,9 +1,4 @@
-"""Camera paths from key scripts: `w a s d` move the camera in the ground plane, `i j k l` look up, left, down and
-right.
-
-A key script is a list such as "w-10,iw-15,none-10". Each item names the keys held together and the number of frames.
-The steps equal those of the official act2cam: 0.05 units and 2 degrees per frame, with the pitch limited to 85 degrees.
-"""
+"""Camera paths from key scripts: w a s d move in the ground plane, i j k l look around."""
 
 import re
 
@@ -14,14 +9,13 @@ from ..path import DEFAULT_FOV_DEG, MOST_FRAMES, CameraPath, lens_from_fov
 from ..rotation import from_angles, rigid
 
 MOVE_KEYS, LOOK_KEYS = "wasd", "ijkl"
-STEP, TURN_DEG, PITCH_LIMIT_DEG = 0.05, 2.0, 85.0
+STEP, TURN_DEG, PITCH_LIMIT_DEG = 0.05, 2.0, 85.0  # per frame, as in the official act2cam
 SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
 def held_keys(script: str) -> np.ndarray:
-    """Return which keyboard keys are held in each frame of a script such as "w-10,iw-15": bool [frames, 8], with a
-    column for each of w a s d i j k l. Frames without keys are appended until there are 4n+1 frames, at least 5. Raises
-    CameraError for an invalid script."""
+    """Return the keys w a s d i j k l held in each frame of a script such as "w-10,iw-15": bool [frames, 8]. Frames are
+    padded to 4n + 1. Raise CameraError for an invalid script."""
     rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
         raise CameraError(f"key script {script[:60]!r}: {len(rows)} frames, expected 1 to {MOST_FRAMES}")
@@ -30,15 +24,14 @@ def held_keys(script: str) -> np.ndarray:
 
 
 def actions_from_keys(script: str) -> np.ndarray:
-    """Return the W, A, S, D flags of a script such as "w-10,iw-15" for an action model: float32 [frames, 4], 1 for a
-    held key. Raises CameraError for an invalid script."""
+    """Return a script's W, A, S, D flags for an action model: float32 [frames, 4]. Raise CameraError for an invalid
+    script."""
     return held_keys(script)[:, :4].astype(np.float32)
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
-    """Return the camera-to-world poses float64 [frames + 1, 4, 4] of a script such as "w-10,iw-15"; the first is the
-    identity. `step`: world units per frame. `turn_deg`: degrees per frame. A rotation up or down is left out if the
-    pitch would exceed 85 degrees. Raises CameraError for an invalid script."""
+    """Return the camera-to-world poses of a script, float64 [frames + 1, 4, 4], from the identity on. `step`: world
+    units per frame. `turn_deg`: degrees per frame. The pitch stays within 85 degrees."""
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)
@@ -50,16 +43,8 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the path of a script of keyboard keys, with a pose and the W, A, S, D flags for each frame.
-
-    script: parts separated by commas. Each part is the keys that are held and their number of frames: in "w-10,iw-15",
-    w for 10 frames, then i and w for 15. W, A, S, D walk; I, J, K, L turn the camera.
-    fov_deg: the horizontal field of view.
-    step, turn_deg: see `poses_from_keys`.
-
-    The script is extended to n = 4m+1 frames, without keys. Moving through n frames gives n + 1 poses. These are
-    resampled to n poses, as in the official pipeline. Raises CameraError for an invalid script or field of view.
-    """
+    """Return the path of a script such as "w-10,iw-15", with a pose and W, A, S, D flags per frame. Frames without keys
+    are added up to 4n + 1 frames."""
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
     held = np.concatenate([actions, actions[-1:]])

@@ -1,8 +1,4 @@
-"""Preset camera moves under their film names, in the axes of the first frame (x right, y down, z forward).
-
-A pan, tilt or roll rotates the camera on the spot. A dolly, truck or pedestal moves the camera without rotation. An
-orbit, arc, crane or spiral moves the camera and keeps a point in view.
-"""
+"""Preset camera moves under their film names, in the axes of the first frame (x right, y down, z forward)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,10 +27,9 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 class Preset:
     """A preset camera move.
 
-    unit: the unit of the amount, world units or degrees.
-    amount: the default amount.
-    move: a function `move(progress, amount, subject)` that returns the camera-to-world poses [n, 4, 4] at `progress`
-    [n] from 0 to 1. `subject` [3] is the point that an orbit, arc, crane or spiral keeps in view.
+    unit: world units or degrees.
+    amount: the default size of the move.
+    move: (progress [n], amount, point in view [3]) to poses [n, 4, 4].
     """
 
     description: str
@@ -44,9 +39,7 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for the user that at constant speed the amount of the move has no effect, because the model's input is
-        scaled to a longest step of 1. Moves in world units have this note. It is empty for "static" and for moves in
-        degrees."""
+        """A note that `amount` has no effect at constant speed; "" for moves in degrees and for "static"."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -61,16 +54,12 @@ def preset_path(
     shake: float = 0.0,
     seed: int = 0,
 ) -> CameraPath:
-    """Return the path of a preset move over `frames` frames (rounded down to 4n+1), beginning at the identity.
+    """Return the path of a preset move, from the identity on. Raise CameraError for an unknown name or a number out of
+    range.
 
-    amount: the size of the move in the preset's unit (None: its default).
-    easing: a name in EASINGS.
-    fov_deg: the horizontal field of view in degrees.
-    radius: the distance in world units to the point straight ahead that orbits and cranes keep in view.
-    shake: the size in degrees of an added random handheld shake.
-    seed: the random seed of the shake.
-
-    Raises CameraError for an unknown `name` or `easing`, and for numbers out of range.
+    frames: rounded down to 4n + 1.
+    amount: in the preset's unit, by default the preset's.
+    radius: the distance straight ahead to the point kept in view.
     """
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
@@ -88,13 +77,8 @@ def preset_path(
 
 
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """Return the path with a random handheld shake, which rotates the camera by at most `degrees` about each axis. With
-    0 degrees the path is returned unchanged.
-
-    The first frame is unchanged. A shaken path has no actions (W, A, S, D flags) and no `origin` (its file). The shake
-    only rotates: the model's input is scaled to a longest step of 1, so in a slow path small translations would be
-    enlarged.
-    """
+    """Return the path with a random handheld shake of at most `degrees` about each axis. The result has no actions and
+    no `origin`."""
     if degrees == 0:
         return path
     seconds = np.arange(len(path)) / path.fps
@@ -109,9 +93,8 @@ def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
 
 
 def look_at(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return camera-to-world poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon. The
-    camera's axes are x right, y down, z forward, and the world's y axis points down. A camera that looks straight up or
-    down has no level horizon and is not supported."""
+    """Return camera-to-world poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon, but
+    not straight up or down."""
     forward = unit(target - positions)
     right = unit(np.cross([0.0, 1.0, 0.0], forward))
     return rigid(np.stack([right, np.cross(forward, right), forward], -1), positions)
@@ -139,9 +122,7 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Return the poses [n, 4, 4] of an orbit around `subject` [3] by `amount` degrees. `u` [n]: the progress, from 0 to
-    1. During the move, the distance to the subject falls to half of the initial distance, and the camera rises by a
-    quarter of the initial distance."""
+    """Return an orbit that halves the distance and rises by a quarter of the initial distance."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(look_at(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
@@ -153,11 +134,8 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Turn all cameras so that the first one looks straight ahead, in place, and return `c2w` [n, 4, 4]. Each rotation
-    R becomes R @ R0^-1, where R0 is the first rotation. This is the rotation from the first camera to the camera in
-    world axes. A multiplication from the left would give it in the first camera's axes, while the positions stay in
-    world axes."""
-    c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
+    """Rotate all cameras in place so that the first rotation is the identity. Return `c2w`."""
+    c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T  # from the right: world axes, as of the positions
     return c2w
 
 

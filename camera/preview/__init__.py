@@ -1,4 +1,4 @@
-"""The preview image of a camera path, with warnings about motion that the model will not follow."""
+"""The preview image of a camera path, with warnings."""
 
 from .render import render_preview
 

@@ -1,4 +1,4 @@
-"""Drawing on a Pillow image: projected lines and frusta of cameras, images placed in the scene, and column charts."""
+"""Drawing on a Pillow image: projected lines, camera frusta, images in the scene, and column charts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +31,7 @@ def color_at(fraction: float) -> Color:
 
 
 def invert_lightness(image: Image.Image) -> Image.Image:
-    """Invert the lightness of an RGB image and keep the hues: add 255 - max - min to each pixel's channels. Return the
-    new image. So a drawing for a dark page becomes one for a light page. Applied twice, the function restores the
-    image."""
+    """Return an RGB image with inverted lightness and the same hues. A second call restores the image."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))
@@ -44,9 +42,8 @@ def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points [6, 3] that outline a camera's frustum in world coordinates. They are the apex, the four corners at
-    the distance `depth`, clockwise from the top left, and a mark above the top edge. `pose` [4, 4] is camera-to-world.
-    `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image."""
+    """Return the outline of a camera's frustum in world coordinates, [6, 3]: the apex, four corners clockwise from the
+    top left, and a mark above them."""
     fx, fy, cx, cy = lens
     left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
     corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
@@ -56,9 +53,11 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """A parallel projection into the rectangle `box` of the image `canvas`, scaled so that all `points` [n, 3] are
-    visible. The rows of `axes` [2, 3] are the world directions right and down in the image. `margin`: free pixels
-    inside the rectangle."""
+    """A parallel projection of all `points` [n, 3] into the rectangle `box`.
+
+    axes: [2, 3], the world directions right and down in the image.
+    margin: free pixels inside `box`.
+    """
 
     canvas: Image.Image
     box: Box
@@ -86,7 +85,7 @@ class View:
         ImageDraw.Draw(self.canvas).line(pixels, fill=color, width=width, joint="curve")
 
     def frustum(self, corners: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw the outline of a camera's frustum with the points `corners` [6, 3] from `drawing.frustum`."""
+        """Draw a camera's frustum from the points [6, 3] of `drawing.frustum`."""
         for corner in corners[1:5]:
             self.line(np.stack([corners[0], corner]), color, width)
         self.line(corners[[1, 2, 3, 4, 1]], color, width)
@@ -95,12 +94,12 @@ class View:
         self.line(roof, color, width)
 
     def dot(self, point: np.ndarray, radius: float, color: Color) -> None:
-        """Draw a filled circle around a world point [3]; `radius` is in pixels."""
+        """Draw a filled circle around a world point [3]. `radius` is in pixels."""
         ((x, y),) = self.pixels(point)
         ImageDraw.Draw(self.canvas).ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
 
     def label(self, point: np.ndarray, text: str, size: float, color: Color) -> None:
-        """Draw text next to a world point [3], kept inside the rectangle."""
+        """Draw text next to a world point [3], inside the rectangle."""
         ((x, y),) = self.pixels(point)
         width = font(size).getlength(text)
         x = min(max(x + size * 0.5, self.box[0] + 2), self.box[2] - width - 4)
@@ -124,7 +123,7 @@ class View:
 
 
 def bars(canvas: Image.Image, box: Box, values: Sequence[float] | np.ndarray, most: float, color: Color) -> None:
-    """Draw a column chart in the rectangle `box`. A column of the value `most` or more has the full height."""
+    """Draw a column chart in the rectangle `box`. Columns of `most` or more have the full height."""
     left, top, right, bottom = box
     draw = ImageDraw.Draw(canvas)
     draw.line((left, bottom, right, bottom), fill=GRID, width=2)

@@ -16,8 +16,7 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Return the camera-to-world poses, float64 [f, 4, 4], that the model sees in a video of `frames` frames. Their
-    longest step has length 1."""
+    """Return the camera-to-world poses, float64 [f, 4, 4], that the model sees. Their longest step has length 1."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 
@@ -28,15 +27,11 @@ def render_preview(
     size: tuple[int, int] = (800, 500),
     light: bool = False,
 ) -> Image.Image:
-    """Return an RGB drawing of the path from above, from the side and at an angle, of the path as the model receives
-    it, and of warnings.
+    """Return an RGB drawing of a path, with warnings. Raise CameraError for fewer than five poses.
 
-    first_frame: an image that is drawn in front of the first camera.
-    frames: the video's length (None: the full path).
-    size: width and height in pixels, 400x250 to 4096x4096.
-    light: whether to draw dark lines for a light page.
-
-    Raises CameraError for fewer than five poses, and InputError for another size.
+    first_frame: an image drawn in front of the first camera.
+    frames: the video's length, by default the full path.
+    size: width and height, 400x250 to 4096x4096.
     """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))

@@ -12,16 +12,15 @@ from .drawing import Box, Color, View, color_at, font
 Span = tuple[float, float]
 SMALLEST, LARGEST = (400, 250), (4096, 4096)
 SUPERSAMPLING = 2
-"""The scale of the canvas relative to the finished image, for smooth lines."""
+"""The scale of the canvas relative to the finished image."""
 FRUSTA = 7
 MOST_TICKS = 12
 MOST_LINES = 4
-"""At most this many lines of text are drawn below the panels."""
+"""The greatest number of lines below the panels."""
 
 
 class Sheet:
-    """A canvas of `size` (width, height) pixels with a header, panels, and text below. Raises InputError for a size
-    below 400x250 or above 4096x4096."""
+    """A drawing of `size` (width, height) pixels. Raises InputError for a size below 400x250 or above 4096x4096."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):
@@ -37,8 +36,8 @@ class Sheet:
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: Span, rows: Span, title: str) -> Box:
-        """Draw a titled panel and return the rectangle inside it. `columns` (left, right) are fractions of the sheet's
-        width. `rows` (top, bottom) are fractions of the height between the header and the text below."""
+        """Draw a titled panel and return the rectangle inside it. `columns` and `rows` are fractions of the space for
+        panels."""
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
         left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
@@ -69,23 +68,19 @@ class Sheet:
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
 
     def chart(self, columns: Span, rows: Span, title: str, values: np.ndarray, most: float, color: Color) -> None:
-        """Draw a panel (see `panel`) with a column chart. A column of the value `most` or more has the full height."""
+        """Draw a panel with a column chart. Columns of `most` or more have the full height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
 
     def view(self, box: Box, axes: np.ndarray, corners: list[np.ndarray]) -> View:
-        """Return a parallel projection onto `axes` [2, 3] (see `drawing.View`) into the rectangle `box` that shows all
-        `corners`, arrays [n, 3] of world points."""
+        """Return a parallel projection into the rectangle `box` that shows all `corners`, arrays [n, 3] of world
+        points."""
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """Draw a camera path into `view`, from green to red, with up to 7 of its cameras.
-
-        positions: [n, 3], the camera centres.
-        cameras: the frustum [6, 3] of every frame, from `drawing.frustum`.
-        fps: the number of frames per second. A dot is drawn every `tick_seconds` seconds.
-        """
+        """Draw a camera path into `view`, from green to red, with some of its frusta and dots at even times. `cameras`:
+        the frustum [6, 3] of every frame."""
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))
@@ -102,8 +97,8 @@ class Sheet:
 
 
 def tick_seconds(seconds: float) -> int:
-    """Return the interval between two dots, in whole seconds, on a path that lasts `seconds`. The interval is the
-    shortest of a few round values that gives at most MOST_TICKS dots."""
+    """Return the interval between dots on a path, in whole seconds: the shortest round value with at most MOST_TICKS
+    dots."""
     return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
 
 
@@ -115,5 +110,5 @@ def ground(points: np.ndarray) -> list[np.ndarray]:
 
 
 def camera_depth(positions: np.ndarray) -> float:
-    """Return the depth of drawn frusta: 0.16 of the extent of the `positions` [n, 3], or 1 for a still camera."""
+    """Return the depth of drawn frusta, in proportion to the extent of the `positions` [n, 3]."""
     return max(0.16 * float(np.ptp(positions, axis=0).max()), 1e-6) if np.ptp(positions, axis=0).any() else 1.0
