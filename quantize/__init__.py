@@ -1,5 +1,4 @@
-"""Quantization of models, text encoders or packages (folders with all models for a video), and verification of files by
-their checksums. The layout of a quantized package is that of cahlen/lingbot-world-base-cam-nf4 on Hugging Face."""
+"""Quantization of models, text encoders or packages, and verification of files by their checksums."""
 
 from .model import QuantizeOptions, report
 from .package import plan_quantize, quantize

@@ -1,4 +1,4 @@
-"""Writing of weights in ComfyUI's quantized formats: several tensors for each weight, its format in the metadata."""
+"""Writing of weights in ComfyUI's quantized formats."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -15,21 +15,18 @@ from ..weights.comfy import METADATA
 from ..weights.scaled import E4M3, INT8, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
-"""The formats of ComfyUI that can be written: a map from this project's names to ComfyUI's names."""
+"""ComfyUI's names of the formats that can be written, by this project's names."""
 _ROWS = 1024
-"""A matrix is quantized to nvfp4 in parts of this many rows: a multiple of 128, because block scales come in tiles of
-128 rows."""
+"""The rows quantized to nvfp4 at a time: a multiple of 128, the rows in a tile of block scales."""
 _LARGEST = 448 * 6
-"""The largest absolute value of nvfp4 before the matrix's scale is applied: the largest block scale (448 in float8)
-times the largest 4-bit value (6)."""
+"""The largest value of nvfp4 before the matrix's scale: the largest block scale times the largest 4-bit value."""
 
 
 class Encoded(NamedTuple):
     """A quantized matrix.
 
-    values: the encoded values.
-    scales: the tensors of scales, by the suffix that is appended to the matrix's name.
-    squared_error: the sum of the squared differences between decoded and original values.
+    scales: the tensors of scales, by the suffix appended to the matrix's name.
+    squared_error: the sum of the squared differences to the original values.
     """
 
     values: Tensor
@@ -38,8 +35,7 @@ class Encoded(NamedTuple):
 
 
 def encode(weight: Tensor, quant_type: str) -> Encoded:
-    """Return the matrix `weight` [rows, columns] in the format `quant_type`, a key of FORMATS, with the error of the
-    quantization."""
+    """Return the matrix in the format `quant_type`, a key of FORMATS."""
     if quant_type == "nvfp4":
         return _nvfp4(weight)
     values, scale = scaled.encode(weight) if quant_type == "fp8" else encode_8bit(weight.float(), dtype=torch.int8)
@@ -47,8 +43,7 @@ def encode(weight: Tensor, quant_type: str) -> Encoded:
 
 
 def _nvfp4(weight: Tensor) -> Encoded:
-    """Return a matrix in nvfp4: two values per byte, a float8 scale for each 16 values of a row, and one matrix scale.
-    The numbers of rows and of columns must be multiples of 16."""
+    """Return a matrix in nvfp4. Its numbers of rows and of columns must be multiples of 16."""
     layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
     scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
     values, blocks, error = [], [], 0.0
@@ -65,8 +60,7 @@ def _nvfp4(weight: Tensor) -> Encoded:
 
 
 def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of each tensor that stores the matrix `name` in `quant_type`, a key of FORMATS.
-    `shape` is the matrix's shape before quantization."""
+    """Yield the key, dtype and shape of each tensor that stores the matrix `name` in `quant_type`, a key of FORMATS."""
     rows, width = shape
     if quant_type == "nvfp4":
         yield name, torch.uint8, [rows, width // 2]
@@ -79,7 +73,7 @@ def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterat
 
 
 def metadata(quantized: Collection[str], quant_type: str) -> dict[str, str]:
-    """Return a file's metadata with the format of each weight in `quantized`, or {} if FORMATS lacks `quant_type`."""
+    """Return a file's metadata with each quantized weight's format, or {} if FORMATS lacks `quant_type`."""
     if quant_type not in FORMATS or not quantized:
         return {}
     layers = {name.removesuffix(".weight"): {"format": FORMATS[quant_type]} for name in sorted(quantized)}

@@ -9,10 +9,9 @@ from typing import NamedTuple
 class WrittenParameter(NamedTuple):
     """A parameter that is already in the output file.
 
-    sha256: the SHA-256 of each stored tensor of the parameter, by the tensor's key in the file.
-    states: the JSON text of bitsandbytes' quant_state, by the key of the quant_state's tensor in the file. Empty unless
-    the parameter is stored in a bitsandbytes format, such as nf4.
-    error: the RMS of the quantization errors divided by the RMS of the weight; None for an unquantized parameter.
+    sha256: the SHA-256 of each stored tensor by key.
+    states: the JSON text of bitsandbytes' quant_state by key, if there is one.
+    error: the relative RMS quantization error; None for an unquantized parameter.
     """
 
     sha256: dict[str, str]
@@ -21,9 +20,8 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file that records the parameters already written: a line with the quantization's settings, then a line for each
-    parameter. A last line that a killed process left incomplete is ignored. A journal with other settings is
-    overwritten."""
+    """A file that records the written parameters. Opening discards an incomplete last line, and a journal with other
+    settings."""
 
     def __init__(self, path: Path, task: dict) -> None:
         self.written = _read(path, task)

@@ -24,12 +24,11 @@ from .source import Source
 from .writer import QUANT, TensorFile, Values, linear_weights
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
-"""The settings of the copies to a GPU. The copies use 128 MB of pinned memory."""
+"""The settings of the copies to a GPU."""
 WORST = 10
-"""The report lists this many layers: those with the largest errors."""
+"""The number of layers in the report: those with the largest errors."""
 WRITERS = 4
-"""The number of threads that compute checksums and write the file. Each holds one encoded weight: up to 71 MB for a 14B
-model in 8 bits, and up to 0.5 GB (the embedding table) for umt5-xxl in 4 bits."""
+"""The number of threads that compute checksums and write the file. Each holds one encoded weight."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,11 @@ class QuantizeOptions:
     format: the format of the linear layers' matrices.
     search: for nf4, whether to search for the scales with the smallest error.
     blocksize: for nf4, the number of values that share a scale.
-    keep: the names of linear layers that stay in bf16, such as `head.head` or `blocks.0.*`.
+    keep: linear layers that stay in bf16, such as `head.head` or `blocks.0.*`.
     loras: LoRAs that are merged into the weights first.
-    t5: whether to quantize the text encoder too, if the source is a package (a folder with all models for a video).
-    assets: a folder with text encoder, tokenizer and VAE, which replace those of the package.
-    device: the device that computes, such as "cuda". None means the GPU if there is one, else the CPU.
+    t5: whether to quantize a package's text encoder, too.
+    assets: a folder whose text encoder, tokenizer and VAE replace the package's.
+    device: the computing device; None means the GPU if there is one.
     """
 
     search: bool = False
@@ -61,23 +60,20 @@ class QuantizeOptions:
 
     @property
     def multiple(self) -> int:
-        """A matrix is quantized in this format only if this number divides its numbers of rows and columns. Other
-        matrices stay unquantized."""
+        """The number that must divide a quantized matrix's rows and columns."""
         return 16 if self.format == "nvfp4" else 1
 
 
 def quantize_source(
     source: Source, file: Path, options: QuantizeOptions, progress: Progress, checking: Progress
 ) -> dict:
-    """Write the quantized `file` of a source, verify it, and return the content of quantization_meta.json.
+    """Write and verify the quantized file of a source, and return the content of quantization_meta.json. An interrupted
+    run is resumed.
 
-    An interrupted run is resumed: parameters in its file that match the journal's checksums are not written again.
+    progress: called with the source's bytes (done, total) after each parameter.
+    checking: called with the number of parameters (done, total) read back for a check.
 
-    progress: called as progress(done, total) with bytes of the source, after each parameter.
-    checking: called likewise with parameters that are read back for a check. This counts twice from 0: for the file of
-    an interrupted run, and for the complete file.
-
-    Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
+    Raise CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
     with (
         Journal(journal_path(file), _task(source, options)) as journal,
@@ -110,8 +106,7 @@ def journal_path(file: Path) -> Path:
 
 
 def find_damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
-    """Return the names of the parameters in the file `target` that do not match the checksums in `written`. All
-    parameters in `written` are read back from the disk and counted by `progress`."""
+    """Read back the parameters in `written`, and return the names of those that do not match their checksums."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(
@@ -129,7 +124,7 @@ def find_damaged(target: TensorFile, written: Mapping[str, WrittenParameter], pr
 
 
 def _task(source: Source, options: QuantizeOptions) -> dict:
-    """Return all settings that determine the file's content. A run with other settings must not resume the file."""
+    """Return the settings that determine the file's content. Other settings must not resume the file."""
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
@@ -170,8 +165,7 @@ def _record(journal: Journal, target: TensorFile, name: str, error: float | None
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield each parameter's name and its tensors on `device`. On the CPU the tensors are views of the mapped file. For
-    a GPU the next parameter is copied in the background."""
+    """Yield each parameter's name and its tensors on `device`, while the next parameter is copied."""
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:
@@ -189,7 +183,7 @@ def _tensors(
 
 
 def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
-    """Return the values of the parameter `name`: decoded if quantized, float32 for 8-bit floats, else unchanged."""
+    """Return a parameter's values: decoded if quantized, float32 for 8-bit floats, else unchanged."""
     if name in source.packed:
         made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
         return materialise(made[name], torch.empty(0, device=device))
@@ -198,15 +192,7 @@ def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch
 
 
 def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
-    """Return the values to write for a parameter, and the relative error of the whole tensor: the RMS of the
-    quantization errors divided by the RMS of the weight. The error is None for an unquantized parameter. LoRAs are
-    merged into the weight before.
-
-    With `options.search`, an nf4 weight is encoded twice: with searched scales, and with each block's largest magnitude
-    as its scale. The encoding with the smaller error over the whole tensor is returned.
-
-    Raises CheckpointError for NaN or infinity.
-    """
+    """Return a parameter's values to write, and their relative RMS error, or None if unquantized."""
     changes = source.changes.get(name, ())
     for change in changes:
         tensor = change.apply_to(tensor.float())
@@ -244,8 +230,8 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
 
 
 def report(file: Path, meta: dict) -> str:
-    """Return a summary of a quantization for the user: the average error and the layers with the largest errors. `meta`
-    is the content of quantization_meta.json."""
+    """Return a summary for the user: the average error and the layers with the largest errors. `meta` is
+    quantization_meta.json's content."""
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])

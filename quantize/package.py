@@ -23,17 +23,15 @@ TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
 _SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
 """The suffix in the folder names of quantized experts, for each format."""
 _SPARE = 64 << 20
-"""This many bytes of the disk are left free for journals and small files."""
+"""The bytes of the disk to leave free for journals and small files."""
 
 
 @dataclass(frozen=True)
 class ModelJob:
     """The quantization of one model into one file.
 
-    name: the name of the model for progress messages.
-    source: the parameters to quantize or copy.
-    file: the path of the new file, relative to the destination.
-    options: the settings for this file.
+    name: the model's name in progress messages.
+    file: the new file's path, relative to the destination.
     """
 
     name: str
@@ -44,11 +42,10 @@ class ModelJob:
 
 @dataclass(frozen=True)
 class QuantizePlan:
-    """The plan of a quantization: all files that `quantize` writes.
+    """The files that `quantize` writes to the folder `destination`.
 
-    destination: the folder to create.
     jobs: the files to quantize.
-    copies: the files to copy unchanged, by the path of the copy relative to the destination.
+    copies: the files to copy unchanged, by the copy's relative path.
     notes: messages for the user.
     """
 
@@ -59,23 +56,18 @@ class QuantizePlan:
 
     @property
     def unfinished(self) -> Path:
-        """The folder next to the destination in which files are written, and in which an interrupted run continues."""
+        """The folder next to the destination in which files are written, and an interrupted run continues."""
         return self.destination.with_name(self.destination.name + ".part")
 
 
 def checksum_path(file: Path) -> Path:
-    """Return the path of the JSON file with the checksums of `file`: quantization_meta.json for model.safetensors, else
-    <stem>_meta.json."""
+    """Return the path of the JSON file with a weight file's checksums."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Check all conditions of a quantization that can be checked from file headers, and return the plan.
-
-    `source` is a model (folder, index, safetensors or torch.save file), a text encoder (the same), or a package (a
-    folder with all models for a video). Raises InputError for a missing source, for options that are invalid or do not
-    apply to this source, and for a destination that exists. Raises CheckpointError for weights that cannot be used.
-    """
+    """Check all that file headers show, and return the plan. `source` is a model, a text encoder or a package. Raise
+    InputError for impossible options or paths, CheckpointError for unusable weights."""
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
         raise InputError(f"{source}: no such file or folder")
@@ -136,7 +128,7 @@ def _text_job(path: Path, options: QuantizeOptions) -> ModelJob:
 
 
 def is_text_encoder(path: Path) -> bool:
-    """Return whether a file or folder has a text encoder's tensors. Raises CheckpointError for a path that cannot be
+    """Return whether a file or folder has a text encoder's tensors. Raise CheckpointError if the path cannot be
     read."""
     weights = path.is_file() or is_expert_folder(path)
     return weights and any(wan_key(name) == EMBEDDING for name in read_tensors(path))
@@ -156,14 +148,13 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Quantize all files of a plan. Return the content of each file's JSON of checksums (see `checksum_path`), by that
-    JSON file's path relative to the destination.
+    """Write all files of a plan, and return the contents of their checksum files by relative path. The next run resumes
+    an interrupted one.
 
-    `show(name, unit)` returns the progress display of a file; an exception in the display ends the run. Running the
-    same plan again resumes an interrupted run. The destination appears when all files are written and verified.
+    show: `show(name, unit)` returns a file's progress display; an exception there ends the run.
 
-    Raises InputError if the destination exists, if another run is writing it, or if the disk is full or not writable.
-    Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
+    Raise InputError for an existing or busy destination or a full disk, CheckpointError for weights that are not finite
+    or read back differently.
     """
     with lock_output(plan.destination):
         return _quantize_alone(plan, show)
@@ -204,7 +195,6 @@ def _run_job(job: ModelJob, folder: Path, show: ShowProgress) -> dict:
 
 
 def _require_room(plan: QuantizePlan) -> None:
-    """Raise InputError if the disk has too little space for the files that are not written yet."""
     needed = _SPARE
     for job in plan.jobs:
         source, options = job.source, job.options

@@ -1,4 +1,4 @@
-"""The input of a quantization: the tensors of a model or text encoder, and the choice of tensors to quantize."""
+"""The input of a quantization: the tensors of a model or text encoder, and which to quantize."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,19 +17,17 @@ from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
 _PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
-"""Folder names in packages of diffusers and of LingBot-World 2.0 that are too generic to identify a model."""
+"""Folder names that are too generic to identify a model."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The parameters of a model or text encoder, with the choice of parameters to quantize.
+    """The parameters of a model or text encoder, and which to quantize.
 
-    path: the file or folder of the model or text encoder.
-    parameters: the tensors in which each parameter is stored, by official name and in file order.
-    shapes: the shape of each parameter.
+    parameters: the stored tensors of each parameter, by official name, in file order.
     quantized: the names of the parameters to quantize.
     config: the content of config.json; None for a text encoder.
-    packed: the parameters that are already quantized in the file. They are decoded first.
+    packed: the parameters that are already quantized in the file, and decoded first.
     changes: the LoRAs' changes to parameters.
     """
 
@@ -51,20 +49,19 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the model's folder. If that name is generic, such as `transformer`, the name of the folder around
-        it."""
+        """The name of the model's folder, or of the folder around a generic one, such as `transformer`."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 
 
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
-    """Open an expert or a causal model for quantization, with `loras` to merge.
+    """Open an expert or a causal model for quantization, with LoRAs to merge.
 
-    keep: the names of linear layers that stay unquantized, such as `head.head` or `blocks.0.*`.
-    multiple: matrices also stay unquantized unless their numbers of rows and columns are both divisible by this number.
+    keep: linear layers that stay unquantized, such as `head.head` or `blocks.0.*`.
+    multiple: a number that must divide a quantized matrix's rows and columns.
 
-    Raises CheckpointError for weights in bitsandbytes' 4 bits, for an unknown model and for a LoRA that does not fit.
-    Raises InputError for a name in `keep` without a layer, and if nothing is left to quantize.
+    Raise CheckpointError for weights in bitsandbytes' 4 bits, an unknown model or an unfitting LoRA; InputError for an
+    unknown layer in `keep`, or nothing to quantize.
     """
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
@@ -78,8 +75,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder for quantization. Its position biases stay unquantized. Raises CheckpointError for
-    weights in bitsandbytes' 4 bits, and TextError for files without a complete umt5 encoder."""
+    """Open a umt5 text encoder for quantization. Raise CheckpointError for weights in bitsandbytes' 4 bits, TextError
+    for an incomplete encoder."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes
@@ -97,8 +94,6 @@ def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> N
 
 
 def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, list[TensorEntry]]:
-    """Return the same parameters, sorted by the position of each parameter's first tensor in the files, so that the
-    files are read in order."""
     first = {entries[0].name: name for name, entries in parameters.items()}
     ordered = in_file_order(entries[0] for entries in parameters.values())
     return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}

@@ -1,4 +1,4 @@
-"""Verification of the files of a package: checksums, finite values, tensor shapes, and the kind of each model."""
+"""Verification of a package's files: checksums, finite values, tensor shapes, and kinds of models."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -25,10 +25,9 @@ _THREADS = 4
 class VerifiedFile:
     """The result of the verification of one file.
 
-    path: the file.
     kind: a description of the model and the format.
     tensors: the number of tensors.
-    checked: the number of tensors with a matching checksum; None without checksums or if they were not compared.
+    checked: the tensors with a matching checksum; None if none were compared.
     """
 
     path: Path
@@ -38,15 +37,13 @@ class VerifiedFile:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[VerifiedFile]:
-    """Verify the weights of a package (models, text encoder and VAE), or one model or text encoder. Return the result
-    for each file.
+    """Verify the weights of a package, a model or a text encoder, by checksums, or else by a search for NaN and
+    infinity.
 
-    - A file with a JSON file of checksums (see `package.checksum_path`): all values are compared with the checksums.
-    - A file without checksums: all values are searched for NaN and infinity.
-    - If `fast`, no values are read, only headers, shapes and the scales of quantized weights.
+    show: `show(name, unit)` returns a file's progress display.
+    fast: whether to check only headers, shapes and the scales of quantized weights.
 
-    `show(name, unit)` returns the progress display of a file. Raises CheckpointError or TextError for the first faulty
-    file.
+    Raise CheckpointError or TextError for the first faulty file.
     """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
@@ -132,7 +129,6 @@ def _find_damaged(
 
 
 def _digest(entry: TensorEntry) -> str:
-    """Return the SHA-256 of a tensor's bytes. A mapped file (safetensors, GGUF) is read in pieces."""
     if not isinstance(entry.source, MappedFile):
         return hashlib.sha256(bytes_of(entry.source)).hexdigest()
     digest = hashlib.sha256()

@@ -1,5 +1,4 @@
-"""A writer of quantized safetensors files, parameter by parameter, so that a file is never in memory as a whole. The
-files are as in the package cahlen/lingbot-world-base-cam-nf4 on Hugging Face."""
+"""A writer of quantized safetensors files, parameter by parameter, so that no file is in memory as a whole."""
 
 import hashlib
 import json
@@ -27,27 +26,23 @@ _DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3f
 
 _READ_BYTES = 1 << 20
 QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
-"""The default value of the field `quant` in quantization_meta.json."""
+"""The default of the field `quant` in quantization_meta.json."""
 
 Values = Tensor | tuple[Tensor, Scales | dict[str, Tensor]]
-"""The values of a parameter to write: a float tensor, or a pair of encoded values and scales."""
+"""A parameter to write: a float tensor, or a pair of encoded values and scales."""
 Shapes = Mapping[str, tuple[int, ...]]
 Layout = dict[str, tuple[torch.dtype, list[int], int]]
 """The dtype, shape and byte offset of each tensor in the file, by key."""
 
 
 class TensorFile(AbstractContextManager["TensorFile"]):
-    """A safetensors file with known tensor shapes. Its parameters are written in any order and from any thread.
+    """A safetensors file of known shapes. Any thread may write its parameters, in any order.
 
-    path: the file.
-    shapes: the shape of each parameter by name.
     quantized: the names of the parameters that are stored as `quant_type`.
-    quant_type: "nf4" or "fp4" with double quantization, or a key of `comfy.FORMATS`.
+    quant_type: "nf4", "fp4", or a key of `comfy.FORMATS`.
     blocksize: for "nf4" and "fp4", the number of values that share a scale.
     dtype: the dtype of all other parameters.
-    resume: whether to keep an existing file, so that the parameters in that file need not be written again.
-
-    The header is written by `finish`, so no reader mistakes an unfinished file for a complete one.
+    resume: whether to keep an existing file's parameters.
     """
 
     def __init__(
@@ -74,9 +69,8 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._file.close()
 
     def write(self, name: str, values: Values) -> dict[str, str]:
-        """Write the parameter `name`, and return the SHA-256 of each of its tensors by key, including the quant_state.
-        `values`: a float tensor, or for a quantized parameter the values and scales from `codec.encode` or
-        `comfy.encode`."""
+        """Write a parameter, and return the SHA-256 of each of its tensors by key. For a quantized parameter, `values`
+        has the values and scales."""
         tensors = self._tensors_of(name, values)
         digests = {}
         for key, tensor in tensors.items():
@@ -108,7 +102,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         return digest.hexdigest()
 
     def finish(self) -> None:
-        """Write the quant_states and the header, and make sure that all data is on the disk."""
+        """Write the quant_states and the header to the disk. Until then readers refuse the file."""
         layout, states = dict(self._layout), sorted(self.states)
         end = min((layout[key][2] for key in states), default=0)
         for key in states:
@@ -138,23 +132,22 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return the size in bytes of a file with parameters of these `shapes`. Those in `quantized` are stored as
-    `quant_type`, others in bf16. The result may be a few KB too large, because the length of a quant_state depends on
-    the data."""
+    """Return the bytes of a file with parameters of these shapes, possibly a few KB too many. Parameters not in
+    `quantized` are stored in bf16."""
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     header = _header(layout, comfy.metadata(quantized, quant_type))
     return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the names of the weights of linear layers, which can be quantized: all parameters with two dimensions."""
+    """Return the names of the linear layers' weights: all parameters with two dimensions."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 
 def _tensors(
     shapes: Shapes, quantized: Collection[str], quant_type: str, blocksize: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of every tensor in which the parameters are stored (see TensorFile)."""
+    """Yield the key, dtype and shape of every tensor that stores the parameters."""
     for name, shape in shapes.items():
         if name not in quantized:
             yield name, dtype, list(shape)
@@ -173,11 +166,8 @@ def _tensors(
 
 
 def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
-    """Return the dtype, shape and byte offset of each tensor by key.
-
-    The widest dtypes come first, so that all tensors are aligned, as in the safetensors library. The quant_states come
-    last, because `finish` corrects their lengths and offsets.
-    """
+    """Return each tensor's dtype, shape and offset. Wide dtypes come first for alignment, quant_states of changing
+    length last."""
     ordered = sorted(tensors, key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
     layout, end = {}, 0
     for key, stored, shape in ordered:
@@ -205,8 +195,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def config_json(config: ModelConfig, guided: bool = False) -> dict:
-    """Return the content of a model's official config.json. `guided`: whether the model is the causal model
-    causal-pretrain."""
+    """Return the content of a model's official config.json. `guided` states whether the model is causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     sizes = "text_len", "in_dim", "dim", "ffn_dim", "freq_dim", "out_dim", "num_heads", "num_layers", "eps"
     kind = {"_class_name": causal if config.causal else "WanModel", "model_type": "i2v"}
@@ -214,6 +203,6 @@ def config_json(config: ModelConfig, guided: bool = False) -> dict:
 
 
 def write_json(path: Path, content: dict | list) -> None:
-    """Write a small JSON file under a temporary name and rename it, so that no reader sees an incomplete file."""
+    """Write a small JSON file that no reader sees incomplete."""
     with written_whole(path) as (part,):
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

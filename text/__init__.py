@@ -1,5 +1,4 @@
-"""Prompts: events, which extend a prompt at certain times, and the conversion of prompts to embeddings by a umt5
-encoder with at most two blocks in memory."""
+"""Prompts: the events that extend them in time, and their umt5 embeddings."""
 
 from .encoder import encode
 from .prompts import NEGATIVE_PROMPT, clean_prompt

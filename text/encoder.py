@@ -20,12 +20,10 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SPARE_ROWS = 1024
-"""An embedding table may have at most this many rows more than the tokenizer has tokens. umt5-xxl's table has 256,384
-rows. With umt5-xxl's tokenizer (256,000 tokens), 384 rows have no token. With mT5's tokenizer (250,100 tokens), 6,284
-rows would have none, so mT5's tokenizer is rejected."""
+"""The most rows of an embedding table beyond the tokenizer's tokens: umt5-xxl has 384, and mT5's tokenizer would have
+6,284."""
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
-"""The settings of the copies to a GPU, with at most 64 MB of pinned memory. A single thread would copy pages of a
-mapped file at only a few GB/s."""
+"""The settings of the copies to a GPU."""
 
 
 def encode(
@@ -37,16 +35,14 @@ def encode(
     progress: Progress | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> list[Tensor]:
-    """Return each prompt's embedding, float32 [tokens, dim] on `device`: at most 512 tokens including the
-    end-of-sequence token, without padding.
+    """Return each prompt's embedding, float32 [tokens, dim] on `device`: at most 512 tokens, without padding.
 
-    encoder, tokenizer: the results of `open_weights` and `load_tokenizer`, or paths for these functions.
+    encoder, tokenizer: results of `open_weights` and `load_tokenizer`, or their paths.
     dtype: the dtype of the matrix products.
-    progress: a function progress(done, total) that counts blocks. If it raises an exception, the encoding stops.
-    warn: a function that receives a message for each prompt that is too long and is truncated.
+    progress: called as progress(done, total) after each block; an exception ends the encoding.
+    warn: receives a message for each truncated prompt.
 
-    Each block of the encoder processes all prompts, and at most two blocks are in memory. Raises CheckpointError or
-    TextError if encoder or tokenizer cannot be used or do not match.
+    Raise CheckpointError or TextError if encoder or tokenizer cannot be used or do not match.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     try:
@@ -60,7 +56,7 @@ def encode(
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
     """Raise TextError if the encoder's embedding table has fewer rows than the tokenizer has tokens, or over SPARE_ROWS
-    more rows. T5's and mT5's tokenizers are rejected for this reason; their ids mean other words."""
+    more."""
     rows = weights.config.vocab_size
     if not 0 <= rows - tokenizer.vocab_size <= SPARE_ROWS:
         raise TextError(
@@ -77,8 +73,8 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Return the embeddings of lists of token ids, with arguments and result as in `encode`. Raises TextError for an
-    embedding with NaN or infinity."""
+    """Return the embeddings of lists of token ids, as `encode` does. Raise TextError for an embedding with NaN or
+    infinity."""
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers
@@ -105,7 +101,7 @@ def encode_ids(
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
-    """Yield each encoder block's tensors on `device`, by name, while the next block is copied to the device."""
+    """Yield each encoder block's tensors on `device`, by name, while the next block is copied."""
     with Uploader(device, SETTINGS) as uploader:
         ahead = uploader.upload(weights.block(0))
         for index in range(1, weights.config.num_layers + 1):

@@ -1,5 +1,4 @@
-"""The events of a world, such as rain: named sentences that extend the prompt while they are active. Events start and
-end at set times of the video, or when the user presses a key."""
+"""The events of a world, such as rain: sentences that extend the prompt while they are active."""
 
 from __future__ import annotations
 
@@ -19,18 +18,16 @@ Part = TypeVar("Part")
 MOST_EVENTS = 64
 KEYS = "123456789"
 LATEST = 1e9
-"""An event's start and end are at most this many seconds."""
+"""The latest second for an event's start and end."""
 FIELDS = ("name", "text", "key", "start", "end")
 
 
 @dataclass(frozen=True)
 class WorldEvent:
-    """An event of the world: a sentence that is appended to the prompt while the event is active.
+    """A sentence that is appended to the prompt while the event is active.
 
-    name: the event's name.
-    text: the sentence.
-    key: the keyboard key that switches the event on and off, "1" to "9", or None.
-    start, end: the seconds of the video at which the event starts and ends, or None.
+    key: the keyboard key that switches the event, "1" to "9", or None.
+    start, end: the seconds of the video at which it starts and ends, or None.
     """
 
     name: str
@@ -40,20 +37,16 @@ class WorldEvent:
     end: float | None = None
 
     def is_due(self, seconds: float) -> bool:
-        """Return whether the event's own times, `start` (inclusive) to `end` (exclusive), make it active at `seconds`.
-        Without an `end` the event stays active after its start. Without a `start` the result is False."""
+        """Return whether `seconds` lies from `start` to before `end` (None: never ends). False without a `start`."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
 def read_events(source: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
-    """Return the events in a JSON file, in a mapping from names to sentences, or in a list; None means no events.
+    """Return the events in a JSON file, a mapping from names to sentences, or a list; None means no events.
 
-    An item of the list is a WorldEvent or an object with its fields. Only `text` is required, and `name` is by default
-    the text. `second` is another name of `start`. With an `end` but without a `start`, the event starts at second 0.
+    A list's item is a WorldEvent or an object with its fields. Only `text` is required.
 
-    Raises InputError for a file that cannot be read, for an invalid field, and for more than MOST_EVENTS events.
-    InputError is also raised for two events with the same name, key or text, and for a name that is another event's
-    key.
+    Raise InputError for an unreadable file, an invalid field, too many events, or two with the same name, key or text.
     """
     where = str(source) if isinstance(source, (str, Path)) else "`events`"
     if isinstance(source, (str, Path)):
@@ -80,23 +73,21 @@ def read_events(source: str | Path | Mapping[str, str] | Iterable[Any] | None) -
 
 
 class Events:
-    """The events of a walk (a live session), with a record of the active events. Any thread may call the methods. The
-    full prompt is the base prompt followed by the sentences of active events."""
+    """The events of a walk (a steered live video), and which are active. Any thread may call the methods."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Store the `events`, and find the active ones in the full prompt `prompt` (see `set_full_prompt`)."""
+        """Find the active events in the full prompt `prompt`, as `set_full_prompt` does."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.set_full_prompt(prompt)
 
     @property
     def active(self) -> frozenset[str]:
-        """The names of the active events."""
         return self._active
 
     @property
     def prompt(self) -> str:
-        """The full prompt: the base prompt, followed by the sentences of the active events in the order of `all`."""
+        """The full prompt: the base prompt, followed by the sentences of the active events."""
         text = self._base
         for event in self.all:
             if event.name in self._active:
@@ -105,13 +96,7 @@ class Events:
 
     def set_full_prompt(self, prompt: str, *, later: bool = False) -> None:
         """Set the base prompt and the active events from a full prompt, which ends with the sentences of active events.
-
-        Call this method to continue an earlier video, and after a return to an earlier chunk. Active events with a
-        start time then count as already started by their times, so `advance` does not start them again.
-
-        later: set this if only the prompt goes back, and the video's time does not. The record of the events that
-        `advance` has started then stays unchanged.
-        """
+        With `later`, the record of events started by time stays."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -124,14 +109,14 @@ class Events:
                 self._by_time = frozenset(event.name for event in self.all if event.start is not None) & self._active
 
     def set_base_prompt(self, prompt: str) -> str:
-        """Set the base prompt to `prompt`, and return the full prompt with the sentences of the active events."""
+        """Set the base prompt, and return the full prompt with the sentences of active events."""
         with self._lock:
             self._base = prompt
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch an event on or off (None toggles the event) by its name or key, and return the full prompt. Raises
-        InputError for an unknown event."""
+        """Switch an event on or off (None toggles) by name or key, and return the full prompt. Raise InputError for an
+        unknown event."""
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
         )
@@ -144,12 +129,8 @@ class Events:
             return self.prompt
 
     def advance(self, seconds: float) -> str | None:
-        """Activate events with a `start` between the last call and second `seconds` of the video, and deactivate events
-        with an `end` in this time. Return the new full prompt, or None if no event starts or ends in this time.
-
-        Between its start and its end an event keeps the state that `switch` gave it: an event switched off is not
-        activated again.
-        """
+        """Start and end events by their times up to `seconds`. Return the new full prompt, or None if no event starts
+        or ends."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.is_due(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -159,14 +140,13 @@ class Events:
             return self.prompt
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the events as a list of dicts in the format of `read_events`."""
+        """Return the events as dicts in the format of `read_events`."""
         return [{name: value for name, value in asdict(event).items() if value is not None} for event in self.all]
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Check the times of events in a video that no user controls. The video has `chunks` chunks of `seconds` seconds
-    each. Raises InputError if no event has a start time. Also raises InputError if an event has a start time, but no
-    chunk begins while the event is active."""
+    """Raise InputError if no event has a start, or if no chunk of the video begins while a timed event is active.
+    `seconds` is a chunk's length."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -185,8 +165,7 @@ def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> No
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video with events at set times, as pairs (time in seconds, full prompt). The first
-    pair is at second 0. `prompt` is the prompt without events."""
+    """Return pairs (second, full prompt) of a video with timed events. The first pair is at second 0."""
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]
@@ -197,14 +176,10 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return pairs (index, part), one for each change of the part: the index of the first chunk to which the part
-    applies.
+    """Return pairs (index of the first chunk, part), one for each change of the part.
 
-    parts: pairs (time in seconds, part), such as prompts, in order of time. The first time must be 0 or less, so that
-    the first chunk has a part.
-    chunks, seconds: the number of chunks, and the seconds of each.
-
-    Chunk i gets the last part that starts at i * seconds or earlier. A part that no chunk gets is omitted.
+    parts: pairs (time in seconds, part) in order of time; the first at 0 or less.
+    seconds: the length of a chunk.
     """
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
@@ -215,7 +190,7 @@ def _append(prompt: str, sentence: str) -> str:
 
 
 def events_of(text: str) -> tuple[WorldEvent, ...]:
-    """Return the events in a JSON text, in the format of `read_events`. Raises InputError for an invalid text."""
+    """Return the events in a JSON text, in the format of `read_events`. Raise InputError for an invalid text."""
     return read_events(_parse("`events`", text))
 
 

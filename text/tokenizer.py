@@ -1,8 +1,5 @@
-"""umt5 tokenizers, which convert a prompt to token ids as in the official pipeline.
-
-A `tokenizer.json` gives the official ids. A sentencepiece model is a file `spiece.model`, or a tensor in ComfyUI's umt5
-files. Its ids differ only for literals such as `</s>` inside a prompt, and for characters missing from the vocabulary.
-"""
+"""umt5 tokenizers, from a `tokenizer.json` with the official ids, or from a sentencepiece model with nearly the
+same."""
 
 import logging
 from collections.abc import Callable
@@ -18,8 +15,7 @@ MAX_TOKENS = 512
 EOS = "</s>"
 
 _PANIC = "PanicException"
-"""The class name of the exception for a panic in the tokenizers library's Rust code. The class derives from
-BaseException and cannot be imported."""
+"""The class name of tokenizers' exception for a Rust panic: a BaseException that cannot be imported."""
 
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
@@ -34,9 +30,8 @@ class Tokenizer:
     """A umt5 tokenizer.
 
     source: the path or name of its file.
-    to_ids: a function that converts cleaned text to ids without the end-of-sequence token.
+    to_ids: converts cleaned text to ids without the end-of-sequence token.
     eos: the id of the end-of-sequence token.
-    vocab_size: the number of ids, which are 0 to vocab_size - 1.
     """
 
     source: str
@@ -45,8 +40,8 @@ class Tokenizer:
     vocab_size: int
 
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
-        """Clean `text` and return at most 512 token ids, the last of which is the end-of-sequence token. `warn`
-        receives a message if the prompt is too long and is truncated."""
+        """Clean `text` and return at most 512 token ids, ending with the end-of-sequence token. `warn` receives a
+        message about truncation."""
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
             warn(cut_warning(len(ids) + 1, text))
@@ -54,8 +49,7 @@ class Tokenizer:
 
 
 def cut_warning(count: int, text: str) -> str:
-    """Return the warning that the prompt `text` is truncated. `count` is the prompt's number of tokens,
-    including the end-of-sequence token."""
+    """Return the warning that a prompt of `count` tokens is truncated."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."
@@ -63,12 +57,8 @@ def cut_warning(count: int, text: str) -> str:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Return the tokenizer in a file or folder.
-
-    `path` is a `tokenizer.json`, a `spiece.model`, a safetensors file with a `spiece_model` tensor, or a folder with a
-    tokenizer file, directly or in `tokenizer/` or `google/umt5-xxl/`. Raises TextError if no tokenizer is found or the
-    file cannot be read, DependencyError without the tokenizers or sentencepiece library.
-    """
+    """Return the tokenizer in a file or folder. Raise TextError for a missing or unreadable one, DependencyError
+    without tokenizers or sentencepiece."""
     file = find_tokenizer(path)
     try:
         if file.suffix == ".json":
@@ -83,7 +73,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def find_tokenizer(path: str | Path) -> Path:
-    """Return the tokenizer file that `load_tokenizer` reads for `path`. Raises TextError if none exists."""
+    """Return the tokenizer file that `load_tokenizer` reads for `path`. Raise TextError if none exists."""
     path = Path(path)
     if path.is_file():
         if path.suffix not in _SUFFIXES:

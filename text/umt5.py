@@ -1,8 +1,4 @@
-"""The umt5 encoder block as functions over tensors (mT5, arXiv 2010.11934; UniMax, arXiv 2304.09151).
-
-The block has a gated GELU, RMS norm, its own relative position bias, and no scaling of the attention logits. The
-residual stream, norms and attention are float32. The matrix products run in the caller's dtype.
-"""
+"""The umt5 encoder block (mT5, arXiv 2010.11934; UniMax, arXiv 2304.09151) as functions over tensors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,8 +14,7 @@ MAX_DISTANCE = 128
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Return T5's RMS norm of x, float32 [..., dim], times `weight` [dim]. This norm subtracts no mean and adds no
-    bias."""
+    """Return T5's RMS norm of x, float32 [..., dim], times `weight` [dim]."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * _float(weight)
 
 
@@ -28,11 +23,7 @@ def _float(weight: Tensor) -> Tensor:
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Return the bucket of T5's position bias for relative positions (key minus query), int64 of the same shape.
-
-    Each direction has half of the `buckets`. Half of a direction's buckets are for single distances. The other half are
-    for ranges of distances up to 128, which grow logarithmically. Larger distances are in the last bucket.
-    """
+    """Return the bucket of T5's position bias for relative positions (key minus query), int64 of the same shape."""
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()
     growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(MAX_DISTANCE / exact)
@@ -41,16 +32,14 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return the product of each prompt's tensor [len, in] and the transposed weight `name` [out, in]: [len, out] in
-    `dtype`. The weight is converted to `dtype` only once for all prompts."""
+    """Return each prompt's tensor [len, in] times the transposed weight `name` [out, in]: [len, out] in `dtype`."""
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
     return [F.linear(x.to(dtype), weight) for x in prompts]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Return the self-attention output of one prompt, float32 [len, heads*d], for q, k and v [len, heads*d]. The
-    position `bias` is [heads, len, len]."""
+    """Return the self-attention of one prompt, float32 [len, heads*d] like q, k and v. `bias` is [heads, len, len]."""
     heads = bias.shape[0]
     q, k, v = (t.float().unflatten(-1, (heads, -1)).transpose(0, 1) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0).transpose(0, 1).flatten(1)
@@ -61,9 +50,10 @@ def encoder_block(
 ) -> list[Tensor]:
     """Return the residual streams, float32 [len, dim] for each prompt, after one block.
 
-    `prompts` are the streams before the block, `block` its weights by name, and `buckets` the result of `bucket_of` for
-    each prompt, int64 [len, len]. `dtype` is the dtype of the matrix products. Each prompt is computed alone, so that
-    its result does not depend on the other prompts.
+    prompts: the residual streams before the block.
+    block: the block's weights by name.
+    buckets: the result of `bucket_of` for each prompt, int64 [len, len].
+    dtype: the dtype of the matrix products.
     """
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]

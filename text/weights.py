@@ -1,4 +1,4 @@
-"""The tensors of a umt5 encoder under Wan's key names, checks of their shapes, and the encoder's sizes."""
+"""The tensors of a umt5 encoder under Wan's names, checks of their shapes, and the encoder's sizes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -32,11 +32,11 @@ _HF_LAYERS = {
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
 _PREFIXES = re.compile(r"^(?:(?:cond_stage_model|text_encoders?|umt5xxl|transformer|model|module)\.)+")
-"""A pattern for the prefixes that wrapper classes, and checkpoints with several models, add to tensor names."""
+"""Prefixes that wrapper classes, and checkpoints with several models, add to tensor names."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
-"""The tensors in ComfyUI's files that are not weights: the tokenizer, and a marker of the fp8 format."""
+"""Tensors in ComfyUI's files that are no weights: the tokenizer, and a marker of the fp8 format."""
 _GGUF_LAYERS = {
     "attn_norm": "norm1",
     "attn_rel_b": "pos_embedding.embedding",
@@ -46,13 +46,13 @@ _GGUF_LAYERS = {
     "ffn_up": "ffn.fc1",
     "ffn_down": "ffn.fc2",
 }
-"""A map from llama.cpp's names of layers, which follow `enc.blk.N.` in a GGUF file, to Wan's names."""
+"""Wan's names of layers by llama.cpp's names, which follow `enc.blk.N.`."""
 _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 
 @dataclass(frozen=True)
 class UMT5Config:
-    """The sizes of a umt5 encoder. `buckets` is the number of buckets for relative positions (see `umt5.bucket_of`)."""
+    """The sizes of a umt5 encoder. `buckets` is the number of relative position buckets."""
 
     vocab_size: int
     dim: int
@@ -64,9 +64,8 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes of an encoder. `shapes` has the shape of each weight by Wan's key name. Raises KeyError if a
-        weight that shows a size is missing. Raises ValueError if the embedding table or the position table is not a
-        matrix, or if a key has no block number after `blocks.`."""
+        """Return the sizes of an encoder from its weights' shapes by Wan's name. Raise KeyError or ValueError if the
+        shapes do not show the sizes."""
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -81,7 +80,7 @@ class UMT5Config:
         )
 
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every weight of a block, by its key after `blocks.N.`."""
+        """Return the shape of every weight of a block, by the part of Wan's name after `blocks.N.`."""
         dim, attention, ffn = self.dim, self.attention_dim, self.ffn_dim
         return {
             "norm1.weight": (dim,),
@@ -97,7 +96,7 @@ class UMT5Config:
         }
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every weight of the encoder, by Wan's key name."""
+        """Return the shape of every weight of the encoder, by Wan's name."""
         blocks = self.block_shapes()
         return {
             EMBEDDING: (self.vocab_size, self.dim),
@@ -108,13 +107,11 @@ class UMT5Config:
 
 @dataclass(frozen=True)
 class UMT5Weights:
-    """A umt5 encoder on disk. The tensors are not loaded into memory.
+    """A umt5 encoder on disk.
 
-    path: the file or folder.
-    config: the sizes.
-    tensors: the tensor entries by Wan's key name.
-    quantized: the quantized weights by name. Each consists of several tensors.
-    unread: the names of tensors in the file that do not belong to the encoder.
+    tensors: the tensor entries by Wan's name.
+    quantized: the quantized weights, of several tensors each, by name.
+    unread: tensors in the file that do not belong to the encoder.
     """
 
     path: Path
@@ -130,47 +127,43 @@ class UMT5Weights:
 
     @property
     def quantization(self) -> str | None:
-        """The formats of the quantized weights, such as "nf4", "fp8" or "Q4_K+Q6_K"; None if no weight is quantized."""
+        """The formats of the quantized weights, such as "nf4" or "Q4_K+Q6_K"; None if no weight is quantized."""
         return quantization_of(self.quantized)
 
     @property
     def note(self) -> str | None:
-        """A note for the user that lists unread tensors of the file; None if all are read."""
+        """A message that lists unread tensors of the file; None if all are read."""
         if not self.unread:
             return None
         some = ", ".join(self.unread[:3]) + (", ..." if len(self.unread) > 3 else "")
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the tensor entries of the weight `name`: one, or a quantized weight's values, scales and tables."""
+        """Return the stored tensors of a weight: one, or a quantized weight's values, scales and tables."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
-        """Return the tensor entries of the block with the index `index`, including scales and tables."""
+        """Return the stored tensors of a block."""
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Return a block's weights by name without the prefix `blocks.N.`, from the block's tensors on `device`.
-        Quantized weights become DecodedParameters, which are decoded at each use."""
+        """Return a block's weights by name without `blocks.N.`, from the block's tensors. Quantized weights become
+        DecodedParameters."""
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
         return {name.split(".", 2)[2]: tensor for name, tensor in parameters.items()}
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the embedding of token ids [len], float32 [len, dim]. Only these ids' rows are read from the file."""
+        """Return the embedding of token ids [len], float32 [len, dim]. Only these ids' rows are read."""
         if EMBEDDING in self.quantized:
             return self.quantized[EMBEDDING].rows(ids)
         return self.tensors[EMBEDDING].view()[ids].float()
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
-    """Open a umt5 encoder's file or folder, with key names of Wan, Hugging Face or llama.cpp.
-
-    Only headers and the scales of quantized weights are read. Raises CheckpointError for files that `read_tensors`
-    cannot read, and for NaN or infinity in the scales. Raises TextError, with the missing keys and wrong shapes, if the
-    tensors are not a complete umt5 encoder.
-    """
+    """Open a umt5 encoder with names of Wan, Hugging Face or llama.cpp, reading headers and scales only. Raise
+    CheckpointError for unreadable files and scales that are not finite, TextError for another model."""
     named = read_tensors(path, hint="t5")
     name = Path(path).name
     tensors, quantized = find_quantized(name, named, wan_key)
@@ -184,7 +177,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
 
 
 def wan_key(name: str) -> str | None:
-    """Return Wan's name of an encoder tensor, given Wan's, Hugging Face's or llama.cpp's name. Return None for other
+    """Return Wan's name of an encoder tensor, from Wan's, Hugging Face's or llama.cpp's name; None for other
     tensors."""
     name = _PREFIXES.sub("", name).removeprefix("encoder.")
     for theirs, ours in (_HF_ROOTS | _GGUF_ROOTS).items():
@@ -199,7 +192,7 @@ def wan_key(name: str) -> str | None:
 
 
 def huggingface_key(name: str) -> str:
-    """Return Hugging Face's name of an encoder tensor, given Wan's name. Other names are returned unchanged."""
+    """Return Hugging Face's name of an encoder tensor. Names of other tensors stay unchanged."""
     key = wan_key(name)
     if key is None:
         return name
@@ -211,11 +204,7 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if a file has neither a token embedding nor a position bias, by which an encoder is recognized.
-    Keys with `blocks.` prove nothing, because an expert has them too.
-
-    `shapes` has the shapes by Wan's key names, and `named` the names in the file, for the message.
-    """
+    """Raise TextError if a file has neither a token embedding nor a position bias, as every encoder has."""
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")

@@ -1,1 +1,1 @@
-"""Reading of weight files: headers, tensors and quantized weights. Each family of formats has its own module."""
+"""Reading of weight files: headers, tensors and quantized weights, with a module for each family of formats."""

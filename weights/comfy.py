@@ -1,12 +1,4 @@
-"""ComfyUI's quantized formats of 8 bits and fewer: finding a layer's tensors by name, checks, and parameters.
-
-The scale of `X.weight` is `X.weight_scale`; nvfp4 also has `X.weight_scale_2`. The format is stated as JSON, in a
-tensor `X.comfy_quant` or in `_quantization_metadata` in the header. Older files have scales named `X.scale_weight` and
-a tensor `scaled_fp8`. Plain files have float8 values without a scale.
-
-The sources are QUANTIZATION.md, comfy/utils.py (`convert_old_quants`), comfy/ops.py (`_load_quantized_module`) and
-comfy/quant_ops.py (`QUANT_ALGOS`) of ComfyUI 0.33, and the layouts of comfy-kitchen.
-"""
+"""ComfyUI's quantized formats: finding a layer's tensors by name, and checks (source: ComfyUI's QUANTIZATION.md)."""
 
 import json
 import math
@@ -29,32 +21,31 @@ FORMATS = {
     NVFP4: torch.uint8,
     MXFP8: torch.float8_e4m3fn,
 }
-"""ComfyUI's names of the supported formats, and the dtype in which each stores a weight's values."""
+"""The dtype of a weight's stored values, by ComfyUI's name of the format."""
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
-"""The ends of the names of a weight's scales. scale_weight is the older name of weight_scale."""
+"""The ends of the names of a weight's scales; scale_weight is the older name of weight_scale."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The names of a quantized layer's tensors that decoding does not need. input_scale and scale_input are two names for
-the scale of the layer's input. This project computes a scale for each token instead. comfy_quant states the format."""
+"""The names of a quantized layer's tensors that decoding does not need: two names for the input's scale, and the
+format's description."""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
 _MARK = "scaled_fp8"
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 LARGEST_SCALE = 20
-"""A weight with a larger scale is refused, because the file seems to have 1 / scale: with it, int8 weights could exceed
-127 * 20 = 2,540."""
+"""A weight with a larger scale is refused, because the file seems to have 1 / scale."""
 
 
 def scale_owner(key: str) -> str | None:
-    """Return the weight's name `X.weight` for a key such as `X.weight_scale`, `X.input_scale` or `X.comfy_quant`; None
-    for other keys."""
+    """Return the weight's name `X.weight` for a key such as `X.weight_scale` or `X.comfy_quant`; None for other
+    keys."""
     match = _PART.match(key)
     return f"{match[1]}.weight" if match else None
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return the format descriptions in a file, with key X for `X.weight`. They are in `_quantization_metadata` of the
-    header and in tensors `X.comfy_quant`. Raises CheckpointError for content other than a JSON object."""
+    """Return the format descriptions in a file, with key X for `X.weight`. Raise CheckpointError if a description is
+    not a JSON object."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
@@ -80,11 +71,13 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return the weights in ComfyUI's formats, and the file's entries without `scaled_fp8` and those in UNUSED, both by
-    name.
+    """Return the weights in ComfyUI's formats, and the file's entries without unused ones, both by name. Scales with
+    older names are renamed.
 
-    Scales with older names are renamed to `X.weight_scale`. `stated` maps weight names to the descriptions from
-    `stated_formats`. Raises CheckpointError, beginning with `file`, if any quantized weight cannot be read.
+    file: the file's name for errors.
+    stated: descriptions from `stated_formats`, by weight name.
+
+    Raise CheckpointError if any quantized weight cannot be read.
     """
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
@@ -122,15 +115,14 @@ def find_scaled(
 
 
 def _layer(name: str) -> str:
-    """Return a weight's name with N in place of the block's index, so that a layer has the same name in all blocks."""
+    """Return a weight's name with N for the block's index, so that all blocks' layers match."""
     return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 
 def _make_weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight with the stored `values` and the scales in `parts` (by suffix). If the weight cannot be read,
-    return a message with the reason. `stated` is the file's description of the format, or None."""
+    """Return the weight, or a message with the reason why it cannot be read."""
     description = stated if isinstance(stated, dict) else {}
     named, inner = description.get("format"), description.get("params")
     description = (inner if isinstance(inner, dict) else {}) | description
@@ -146,9 +138,7 @@ def _make_weight(
 
 
 def _value_error(values: TensorEntry, named: str | None) -> str | None:
-    """Return a message if a weight's stored values have another dtype than their format, or fewer than two dimensions,
-    else None. `named` is the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is
-    accepted."""
+    """Return a message if the values' dtype or shape does not fit the stated format, else None."""
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.block_format:
         return None
@@ -159,8 +149,7 @@ def _value_error(values: TensorEntry, named: str | None) -> str | None:
 def _row_scaled(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return a weight with one scale in total or one per row, or a message if it cannot be read. `parts` has the scales
-    by suffix. `named` is the stated format, or None. `description` has the format's other fields."""
+    """Return a weight with one scale in total or per row, or a message why it cannot be read."""
     scale = parts.get("weight_scale")
     if scale is not None and scale.shape == values.shape[:1] and len(values.shape) == 2:
         scale = replace(scale, shape=(*scale.shape, 1))  # some writers leave the second size out
@@ -180,8 +169,7 @@ def _row_scaled(
 
 
 def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
-    """Return a message if the scale of a weight's `values` is missing, seems inverted, or is neither one float nor one
-    per row, else ""."""
+    """Return a message if a scale is missing, inverted or misshaped, else ""."""
     if scale is None:
         return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing" if _needs_scale(values) else ""
     if not _is_one_or_a_row(scale, values.shape):
@@ -191,8 +179,7 @@ def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return whether a float8 weight without a scale has lost its scale: its first SAMPLED_ROWS rows have values above
-    LARGEST_VALUE, which no linear layer has. Embeddings are exempt."""
+    """Return whether a float8 weight has values too large for a linear layer without a scale."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)
@@ -206,7 +193,7 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
 
 
 def _block_scaled(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
-    """Return a weight with block scales in the format `format_` (nvfp4 or mxfp8), or a message if it cannot be read."""
+    """Return a weight with block scales, nvfp4 or mxfp8, or a message why it cannot be read."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):
         wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"

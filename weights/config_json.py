@@ -1,5 +1,4 @@
-"""The fields of a model's config.json. Only numbers that no tensor shows, such as num_heads, are taken from this file;
-other fields are checked against the tensors."""
+"""A model's config.json: reading of the numbers that no tensor shows, and checks of the other fields."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -16,22 +15,21 @@ FIXED_FIELDS = {
     "rope_theta": 10000,
     "rope_scaling": None,
 }
-"""The fields for which the model supports only one value, with this value."""
+"""The fields for which the model supports one value only."""
 DIFFUSERS = {"qk_norm": "rms_norm_across_heads"}
 CONTROL_TYPES = {6: "cam", 7: "act"}
 ADVICE = "put the right config.json next to it, or none"
 
 
 def wan_fields(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return `stated`, the fields of a config.json, if they describe a Wan or LingBot model, else {}. They do if the
-    field `architectures` is missing, and `_class_name` contains "wan" or "lingbot" or is missing too."""
+    """Return the fields of a config.json if they describe a Wan or LingBot model, else {}."""
     kind = str(stated.get("_class_name") or "WanModel").lower()
     return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
 
 
 def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return num_heads, text_len and eps from a config.json, as far as stated. Raises CheckpointError, naming the model
-    `name`, for an impossible value."""
+    """Return num_heads, text_len and eps from a config.json, as far as stated. Raise CheckpointError for an impossible
+    value."""
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "num_heads": (lambda value: _is_whole(value) and value <= 1024, "a whole number from 1 to 1024"),
         "text_len": (lambda value: _is_whole(value) and value <= 4096, "a whole number from 1 to 4096"),
@@ -46,8 +44,8 @@ def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> None:
-    """Raise CheckpointError, naming the model `name`, if a config.json with official keys contradicts `config`, which
-    was inferred from the tensors."""
+    """Raise CheckpointError, naming the model `name`, if a config.json with official keys contradicts the config
+    inferred from the tensors."""
     found = asdict(config)
     shared = sorted(found.keys() & stated.keys() - {"control", "causal"})
     differing = [

@@ -1,4 +1,4 @@
-"""Finding and reading the tensors of a model, a text encoder or a VAE: from one file, a set of shards, or a folder."""
+"""Finding and reading the tensors of a model, a text encoder or a VAE."""
 
 import json
 import os
@@ -18,17 +18,17 @@ CHECKPOINT_PARTS = (
 )
 """The prefixes of the parts of a ComfyUI checkpoint."""
 _WRAPPERS = re.compile(r"(?<![^.])(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
-"""A pattern for the parts of parameter names that FSDP, activation checkpointing and torch.compile add."""
+"""Parts of parameter names that FSDP, activation checkpointing and torch.compile add."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 
 def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
-    """Return the tensors at `path` by name. Only headers are read.
+    """Return the tensors at `path` by name, reading only headers.
 
-    `path` is a folder, a file, one shard of a set, or the index of a set. Files are safetensors, GGUF, or torch.save
-    files, of which no code is run. In a folder, files with `hint` in their names are preferred; among these,
-    safetensors files come before .pt files, and `model.*` before other names. Raises CheckpointError for a file that is
-    missing, damaged or of another format.
+    path: a folder, a file, one shard of a set, or a set's index.
+    hint: files with this text in their names are preferred in a folder.
+
+    Raise CheckpointError for a missing, damaged or unknown file.
     """
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):
@@ -42,11 +42,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
-    """Return the prefix, such as `module.`, that all dotted keys of a file have before the model's own tensor names.
-
-    `marks` are some of the model's own tensor names. If a key ends with a mark, the text before the mark is the prefix.
-    Return "" if no key ends with a mark, or if a dotted key does not begin with the prefix.
-    """
+    """Return the prefix, such as `module.`, before the model's tensor names in a file, or "". `marks` are some of the
+    model's tensor names."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
     prefix = min(found, key=len, default="")
@@ -54,9 +51,7 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 
 def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Return the `entries` of a ComfyUI checkpoint (a model, its text encoders and its VAE in one file) without those
-    of other parts. `prefixes` are the prefixes of the requested part's keys. If no key has one of them, return all
-    entries."""
+    """Return a ComfyUI checkpoint's entries without those of other parts, or all if no key has one of the prefixes."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries
@@ -64,9 +59,8 @@ def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """Return the files that `read_tensors(path, hint)` reads, for an absolute `path`. Raises CheckpointError for a
-    missing path or shard, for a folder without weight files, and for a folder with several that are not shards of one
-    set."""
+    """Return the files that `read_tensors(path, hint)` reads, for an absolute `path`. Raise CheckpointError for a
+    missing path or shard, or an ambiguous folder."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")
@@ -85,8 +79,8 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the snapshot that refs/main names, or the only one, in a repository `folder` of Hugging Face's cache.
-    Return `folder` itself if it is not such a repository, or if the choice is unclear."""
+    """Return the current snapshot in a repository of Hugging Face's cache, or the folder itself if it is no repository
+    or unclear."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder
@@ -97,7 +91,7 @@ def hub_snapshot(folder: Path) -> Path:
 
 
 def list_visible(folder: Path) -> list[Path]:
-    """Return the content of a folder, sorted by name, without hidden files such as macOS's `._model.safetensors`."""
+    """Return the content of a folder, sorted by name, without hidden files."""
     return sorted(item for item in folder.iterdir() if not item.name.startswith("."))
 
 
@@ -180,7 +174,6 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
 
 
 def _refuse_other_formats(file: Path, start: bytes) -> None:
-    """Raise CheckpointError for a file that is empty, a git-lfs pointer or a web page, by its first bytes `start`."""
     if not start:
         raise CheckpointError(f"{file}: the file is empty; download it again")
     if start.startswith(b"version https://git-lfs"):
@@ -190,8 +183,8 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict:
-    """Return the object in a small JSON file. If `optional`, a missing file gives {}. Raises CheckpointError for a
-    missing or unreadable file, and for content other than an object."""
+    """Return the object in a JSON file. If `optional`, a missing file gives {}. Raise CheckpointError for an unreadable
+    file, and for content other than an object."""
     if optional and not path.is_file():
         return {}
     try:

@@ -1,8 +1,4 @@
-"""GGUF files: tensors from their headers, read by the library gguf, and weights in GGML's block formats.
-
-Names and shapes follow ComfyUI-GGUF's converter (city96), which keeps the official names. If a tensor was reshaped for
-storage, `comfy.gguf.orig_shape.X` holds its original shape. GGUF lists the sizes of a shape from last to first.
-"""
+"""GGUF files, read by the library gguf, with the names of ComfyUI-GGUF's converter, and weights in GGML's blocks."""
 
 import math
 import struct
@@ -22,15 +18,19 @@ from .tensors import BlockFormat, MappedFile, TensorEntry
 
 MAGIC = b"GGUF"
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""GGML's names of the types without blocks, and the matching torch dtypes."""
+"""The torch dtypes of GGML's types without blocks."""
 ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 _LONGEST_ARRAY, _MOST_TENSORS, _MOST_STRINGS = 64, 100_000, 2_000_000
 
 
 @dataclass(frozen=True)
 class BlockWeight:
-    """A weight in a block format of GGML. `packed` is the file entry of its bytes, `kind` the format's name, such as
-    Q4_K, and `shape` the shape after decoding."""
+    """A weight in a block format of GGML.
+
+    packed: the file entry of its bytes.
+    kind: the format's name, such as Q4_K.
+    shape: the shape after decoding.
+    """
 
     packed: TensorEntry
     kind: str
@@ -46,15 +46,14 @@ class BlockWeight:
         return [self.packed]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the decoded rows `rows` (int64 [n]) of the weight, float32 [n, width], read from the mapped file."""
+        """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
         return ggml.decode_rows(self.packed.view(), self.kind, self.shape, rows)
 
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter that uses the memory of `tensors`, the file's tensors by entry name. If `dtype` is
-        None, it is a BlockParameter. Otherwise it is a comfy_kitchen QuantizedTensor that acts as a tensor of this
-        dtype."""
+        """Return a frozen parameter over the memory of the file's tensors: a BlockParameter, or, with `dtype`, a
+        QuantizedTensor that reports `dtype`."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)
@@ -62,8 +61,8 @@ class BlockWeight:
 
 
 def read_gguf(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a GGUF file by name. Raises CheckpointError for a damaged file or an unsupported format,
-    DependencyError without the library gguf."""
+    """Return the tensors of a GGUF file by name. Raise CheckpointError for a damaged or unsupported file,
+    DependencyError without gguf."""
     source, reader_class = MappedFile(path), _reader_class()
     try:
         reader = reader_class(path)
@@ -86,7 +85,7 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
 
 
 def _describe(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
-    """Return (name, GGML type, shape in the file, shape after decoding, position of the first byte) of a tensor."""
+    """Return a tensor's name, GGML type, shape in the file, shape after decoding, and first byte."""
     name, stored = str(tensor.name), tuple(int(size) for size in reversed(tensor.shape.tolist()))
     field = reader.get_field(ORIGINAL_SHAPE + name)
     shape = stored if field is None else tuple(int(size) for size in field.contents())
@@ -126,8 +125,7 @@ def _check_entries(path: Path, source: MappedFile, found: list, start: int) -> d
 
 @cache
 def _reader_class() -> type:
-    """Return a subclass of the gguf library's reader that raises ValueError for data past the file's end. It skips the
-    content of long lists, such as vocabularies."""
+    """Return gguf's reader, changed to raise ValueError past the file's end and to skip long lists."""
     gguf: Any = require("gguf")
     array, string = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 

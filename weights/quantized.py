@@ -1,8 +1,4 @@
-"""The quantized weights of any model file: detection by name, checks, and conversion to parameters.
-
-comfy.py reads ComfyUI's formats, gguf_file.py GGML's block formats, and this module the 4-bit format of bitsandbytes.
-In that format the scales and tables of `X.weight` are tensors named `X.weight.*`; the quant_state among them is JSON.
-"""
+"""The quantized weights of any model file: detection by name, checks, and conversion to parameters."""
 
 import json
 import math
@@ -24,7 +20,7 @@ from .scaled import FLOAT8, LayoutWeight, ScaledWeight
 from .tensors import TensorEntry, are_equal
 
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
-"""The dtypes of weights that may be used without a scale."""
+"""The dtypes of weights that may have no scale."""
 
 _FOUR_BIT_PART = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$")
 _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -36,12 +32,12 @@ class FourBitWeight:
 
     quant_type: "nf4" or "fp4".
     shape: the shape after decoding.
-    blocksize, nested_blocksize: the number of values per scale, and the number of scales per nested scale.
-    offset: the number that is added to the scales after their decoding, or None if the scales are floats.
-    state_dtype: the dtype of the weight before quantization.
-    packed: the file entry of the 4-bit values, two in a byte.
-    absmax, code: the file entries of the scales and of the table of 16 values.
-    nested_absmax, nested_code: the file entries of the nested scales and their table, or None if the scales are floats.
+    blocksize, nested_blocksize: the values per scale, and the scales per nested scale.
+    offset: the number added to decoded scales; None for float scales.
+    state_dtype: the weight's dtype before quantization.
+    packed: the 4-bit values, two in a byte.
+    absmax, code: the scales and the table of 16 values.
+    nested_absmax, nested_code: the nested scales and their table; None for float scales.
     """
 
     name: str
@@ -59,14 +55,13 @@ class FourBitWeight:
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """The file entries needed for decoding: all except the quant_state, which is already in the fields."""
+        """The file entries that decoding needs."""
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Return the scales of the weight from `tensors`, the file's tensors by entry name. If the scales are
-        themselves quantized, `offset` is the float32 scalar that is added to them after decoding; otherwise it is
-        None."""
+        """Return the weight's scales from the file's tensors. `offset` is a float32 scalar, or None if the scales are
+        floats."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -81,7 +76,7 @@ class FourBitWeight:
         )
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the decoded rows `rows` (int64 [n]) of the weight, float32 [n, width], read from the mapped file."""
+        """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
         offset = None if self.offset is None else torch.tensor(self.offset, dtype=torch.float32)
         scales = self.scales({entry.name: entry.view() for entry in self.entries}, offset)
         return decode_rows(self.packed.view(), scales, self.shape, rows)
@@ -89,12 +84,8 @@ class FourBitWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter that uses the memory of `tensors`, the file's tensors by entry name.
-
-        If `dtype` is None, it is a FourBitParameter. Otherwise it is a comfy_kitchen QuantizedTensor that acts as a
-        tensor of this dtype. `offset` is added to decoded nested scales: a float32 scalar on the tensors' device, or
-        None.
-        """
+        """Return a frozen parameter over the memory of the file's tensors: a FourBitParameter, or, with `dtype`, a
+        QuantizedTensor that reports `dtype`. `offset` is for nested scales."""
         scales = self.scales(tensors, offset)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
@@ -120,9 +111,9 @@ def find_quantized(
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
     """Return a file's tensors and its quantized weights, both by new name.
 
-    `entries` are the tensors by the names in the file. `name_of` returns the new name of a tensor, or None to drop it.
-    Raises CheckpointError, beginning with `file`, for weights that cannot be read, for two different tensors with one
-    new name, and for an integer tensor that belongs to no weight.
+    name_of: returns a tensor's new name, or None to drop the tensor.
+
+    Raise CheckpointError for unreadable weights, two different tensors with one new name, or integers without a scale.
     """
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
@@ -149,14 +140,14 @@ def find_quantized(
 
 
 def owner_of(key: str) -> str | None:
-    """Return the name of the quantized weight to which the scale or table `key` belongs, or None for other keys."""
+    """Return the name of the quantized weight that a scale's or table's key belongs to, or None for other keys."""
     return component_owner(key) or scale_owner(key)
 
 
 def shapes_of(
     tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter in a file; quantized ones have their shape after decoding."""
+    """Return the shape of every parameter in a file, after decoding."""
     return {
         key: quantized[key].shape if key in quantized else entry.shape
         for key, entry in tensors.items()
@@ -165,8 +156,8 @@ def shapes_of(
 
 
 def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> str:
-    """Return a text that lists the missing, unexpected and misshaped tensors of a file, at most five of each. Return ""
-    if `found`, the file's shapes by name, are the `wanted` ones."""
+    """Return a text that lists missing, unexpected and misshaped tensors, at most five of each; "" if there are
+    none."""
     misshaped = [
         f"{name} {list(found[name])} (expected {list(shape)})"
         for name, shape in wanted.items()
@@ -185,8 +176,7 @@ def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str,
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None without
-    quantized weights."""
+    """Return the formats of quantized weights, such as "nf4" or "Q4_K+Q6_K", or None without weights."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 
@@ -196,9 +186,8 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return the parameters of quantized weights by name. `tensors` are the file's tensors by entry name, on `device`.
-    If `dtype` is None, the parameters are DecodedParameters, which decode their values on demand. Otherwise they are
-    comfy_kitchen QuantizedTensors that report this dtype."""
+    """Return the parameters of quantized weights by name: DecodedParameters, or, with `dtype`, QuantizedTensors that
+    report `dtype`. `tensors` are the file's, on `device`."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
@@ -212,8 +201,7 @@ def component_owner(key: str) -> str | None:
 
 
 def find_four_bit(file: str, entries: Mapping[str, TensorEntry]) -> dict[str, FourBitWeight]:
-    """Return all 4-bit weights of bitsandbytes by name. Raises CheckpointError, beginning with `file`, for broken
-    weights."""
+    """Return all 4-bit weights of bitsandbytes by name. Raise CheckpointError for broken weights."""
     components: dict[str, dict[str, TensorEntry]] = {}
     for key, entry in entries.items():
         if owner := component_owner(key):

@@ -1,4 +1,4 @@
-"""Weights with 8-bit or block-scaled values, as ComfyUI's formats store them: their decoded rows and parameters."""
+"""Weights with 8-bit or block-scaled values in ComfyUI's formats: their decoded rows and parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,12 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWiseINT8Layout"}
 TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 TILE = 128
-"""The number of rows of a weight in one tile. The block scales of a tile are adjacent in the file."""
+"""The number of rows whose block scales are adjacent in the file."""
 
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """A weight with 8-bit values in a file. `scale` is the file entry of its scale, or None for float8 values without a
-    scale."""
+    """A weight with 8-bit values in a file. `scale` is the scale's entry; None for float8 values without a scale."""
 
     values: TensorEntry
     scale: TensorEntry | None
@@ -41,7 +40,7 @@ class ScaledWeight:
         return [self.values] if self.scale is None else [self.values, self.scale]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the decoded rows `rows` (int64 [n]) of the weight, float32 [n, width], read from the mapped file."""
+        """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
         values, scale = self.values.view(), None if self.scale is None else self.scale.view()
         picked = values.view(torch.uint8)[rows].view(values.dtype)  # not every torch indexes 8-bit floats
         return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
@@ -49,11 +48,8 @@ class ScaledWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter that uses the memory of `tensors`, the file's tensors by entry name.
-
-        If `dtype` is None, it is a ScaledParameter. Otherwise it is a comfy_kitchen QuantizedTensor that acts as a
-        tensor of this dtype, in the layout that ComfyUI's own loader uses.
-        """
+        """Return a frozen parameter over the memory of the file's tensors: a ScaledParameter, or, with `dtype`, a
+        QuantizedTensor that reports `dtype`."""
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -64,8 +60,10 @@ class ScaledWeight:
 
 @dataclass(frozen=True)
 class LayoutWeight:
-    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rotated rows (convrot). `group` is
-    the number of values that are rotated together; 0 for nvfp4 and mxfp8."""
+    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rotated rows (convrot).
+
+    group: the number of values rotated together; 0 for nvfp4 and mxfp8.
+    """
 
     format: str
     values: TensorEntry
@@ -88,7 +86,7 @@ class LayoutWeight:
         return [entry for entry in (self.values, self.scale, self.scale_2) if entry is not None]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the decoded rows `rows` (int64 [n]) of the weight, float32 [n, width], read from the mapped file."""
+        """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
         tensors = {entry.name: entry.view() for entry in self.entries}
         if self.group:
             scale = _rows_of(self.scale.view(), rows)
@@ -107,7 +105,7 @@ class LayoutWeight:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks in a row of the weight; each block has a scale."""
+        """The number of blocks in a row, each with a scale."""
         return self.shape[1] // (16 if self.format == NVFP4 else 32)
 
     def _decoded(self, values: Tensor, scale: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -119,9 +117,8 @@ class LayoutWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter that uses the memory of `tensors`, the file's tensors by entry name. If `dtype` is
-        None, it is a LayoutParameter. Otherwise it is a comfy_kitchen QuantizedTensor that acts as a tensor of this
-        dtype."""
+        """Return a frozen parameter over the memory of the file's tensors: a LayoutParameter, or, with `dtype`, a
+        QuantizedTensor that reports `dtype`."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:
@@ -129,7 +126,7 @@ class LayoutWeight:
         return frozen_parameter(load_layouts().core_tensor(layout, values, dtype, self.shape, **parts))
 
     def _layout(self, tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-        """Return the name of comfy_kitchen's layout for this weight, and the fields of the layout's Params class."""
+        """Return the name of comfy_kitchen's layout, and the fields of the layout's Params."""
         scale = tensors[self.scale.name]
         if self.format == MXFP8:
             return "TensorCoreMXFP8Layout", {"scale": scale.view(torch.float8_e8m0fnu)}

@@ -1,9 +1,4 @@
-"""The tensors of weight files and their byte ranges, read from file headers that are checked first.
-
-This module reads safetensors itself, because copies to the GPU need the byte ranges, which the library does not expose.
-A file begins with the header's length as 8 bytes, little-endian. The header, in JSON, follows, and then the tensors
-without gaps or overlaps.
-"""
+"""The tensors of weight files and their byte ranges, which the safetensors library does not expose."""
 
 import io
 import json
@@ -50,8 +45,8 @@ _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 
 
 class MappedFile:
-    """A weight file that is mapped into memory when its first tensor is viewed. The mapped pages belong to the page
-    cache and count as file memory. A write to a view changes a private copy of the page, never the file."""
+    """A weight file, mapped into memory when its first tensor is viewed. Writing to a view changes a private copy,
+    never the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,8 +55,7 @@ class MappedFile:
         self._file_version = _file_version(path.stat())
 
     def open(self) -> io.FileIO:
-        """Return the opened file. Raises CheckpointError if it has changed since its header was read, because its byte
-        ranges may then be wrong."""
+        """Return the opened file. Raise CheckpointError if the file has changed since its header was read."""
         try:
             file = self.path.open("rb", buffering=0)
         except OSError as error:
@@ -77,8 +71,8 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield `nbytes` bytes of the file from byte `offset` on, in pieces. Each piece overwrites the previous one. A
-        disk error raises CheckpointError here; in a mapped page it would kill the process."""
+        """Yield `nbytes` bytes of the file from byte `offset` on, in pieces. Each piece overwrites the previous one.
+        Raise CheckpointError for a disk error."""
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)
@@ -99,8 +93,8 @@ class MappedFile:
 
 
 def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
-    """Read once from the open `file` into the start of `buffer`, and return the number of bytes read. Raises
-    CheckpointError, naming `path`, for a disk error, and if the file has no more bytes."""
+    """Read once into the start of `buffer`, and return the number of bytes read. Raise CheckpointError for a disk
+    error, and at the file's end."""
     try:
         got = file.readinto(buffer)
         size = os.fstat(file.fileno()).st_size if buffer and not got else 0
@@ -122,7 +116,7 @@ def _file_version(status: os.stat_result) -> tuple[int, int]:
 
 
 class BlockFormat(NamedTuple):
-    """The block format of a tensor in a GGUF file: GGML's name of the format, and the tensor's shape after decoding."""
+    """A tensor's block format: GGML's name of the format, and the tensor's shape after decoding."""
 
     kind: str
     shape: tuple[int, ...]
@@ -132,10 +126,10 @@ class BlockFormat(NamedTuple):
 class TensorEntry:
     """A tensor in a file.
 
-    dtype, shape: the dtype and shape of the tensor as it is read. For a tensor in blocks they describe its bytes.
-    source: the file that holds the tensor at byte `offset`. For a torch.save file it is the mapped tensor itself.
-    stored: the dtype in the file if values are rounded to `dtype` when they are read; otherwise None.
-    block_format: the block format of a tensor in a GGUF file; None for plain values.
+    dtype, shape: those of the read tensor; for blocks, those of the bytes.
+    source: the file with the tensor at byte `offset`, or a torch.save file's mapped tensor.
+    stored: the dtype in the file if reading rounds to `dtype`, else None.
+    block_format: the block format in a GGUF file; None for plain values.
     """
 
     name: str
@@ -162,14 +156,13 @@ class TensorEntry:
         return math.prod(self.shape) * self.file_dtype.itemsize
 
     def rounded(self, dtype: torch.dtype) -> "TensorEntry":
-        """Return an entry that rounds its floats to `dtype` when they are read. If the tensor has no floats, or none
-        wider than `dtype`, return this entry itself."""
+        """Return an entry that is rounded to `dtype` when read, or this entry if it has no wider floats."""
         if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
             return self
         return replace(self, dtype=dtype, stored=self.file_dtype)
 
     def view(self) -> Tensor:
-        """Return the tensor as a view of the mapped file, or as a copy if it is rounded or not aligned in the file."""
+        """Return the tensor as a view of the mapped file, or as a copy if it is rounded or not aligned."""
         if isinstance(self.source, Tensor):
             return self.source.to(self.dtype)
         return self.source.view(self.offset, self.shape, self.file_dtype).to(self.dtype)
@@ -180,8 +173,7 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_finite(entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError if a scale or table among the `entries` contains NaN or infinity. Floats of 16 to 64 bits
-    are read, about 5 MB for a double-quantized expert. Other dtypes are skipped."""
+    """Raise CheckpointError if an entry with 16- to 64-bit floats contains NaN or infinity."""
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
@@ -193,8 +185,8 @@ def check_finite(entries: Iterable[TensorEntry]) -> None:
 
 
 def check_all_finite(entries: Collection[TensorEntry], progress: Progress | None = None) -> None:
-    """Raise CheckpointError if a float in the tensors is NaN or infinity. All values are read: 37 GB for an expert in
-    bf16. `progress(bytes, total)` is called for each tensor."""
+    """Read all values, and raise CheckpointError if a float is NaN or infinity. `progress(bytes, total)` is called for
+    each tensor."""
     bad: list[TensorEntry] = []
     done, total = 0, sum(entry.nbytes for entry in entries)
     for entry in entries:
@@ -218,8 +210,7 @@ def _refuse_not_finite(entries: Sequence[TensorEntry]) -> None:
 
 
 def refuse_not_finite(file: str, names: Sequence[str]) -> None:
-    """Raise CheckpointError, beginning with `file`, if `names`, the list of tensors with NaN or infinity, is not
-    empty."""
+    """Raise CheckpointError, beginning with `file`, unless `names`, the tensors with NaN or infinity, is empty."""
     if names:
         raise CheckpointError(
             f"{file}: NaN or infinity in {len(names)} tensors ({', '.join(names[:5])}), expected finite numbers; the "
@@ -228,7 +219,7 @@ def refuse_not_finite(file: str, names: Sequence[str]) -> None:
 
 
 def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
-    """Group entries with adjacent bytes in a file, so that a check needs one call per group instead of thousands."""
+    """Group entries with adjacent bytes in a file, so that one check covers a group."""
     lists: list[list[TensorEntry]] = []
     for entry in in_file_order(entries):
         last = lists[-1][-1] if lists else None
@@ -241,7 +232,7 @@ def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
 
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a safetensors file by name. Raises CheckpointError if header and file do not match."""
+    """Return the tensors of a safetensors file by name. Raise CheckpointError if header and file do not match."""
     try:
         source = MappedFile(path)
         header, data_start = _read_header(path)
@@ -274,7 +265,7 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
 
 
 def _read_header(path: Path) -> tuple[dict, int]:
-    """Return the header of a safetensors file, and the position in bytes at which its first tensor begins."""
+    """Return the header of a safetensors file, and the byte at which its tensors begin."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -300,7 +291,7 @@ def _read_header(path: Path) -> tuple[dict, int]:
 
 
 def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
-    """Yield the name, the first byte, the byte after the last, the dtype and the shape of each tensor in a header."""
+    """Yield each tensor's name, first byte, byte after the last, dtype and shape."""
     for name, item in header.items():
         try:
             dtype, shape, (begin, stop) = item["dtype"], tuple(item["shape"]), item["data_offsets"]
@@ -321,8 +312,7 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
 
 
 def are_equal(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of evenly spaced rows. The
-    sample has at least COMPARED_ROWS rows, or all rows if there are fewer."""
+    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of evenly spaced rows."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1

@@ -1,4 +1,4 @@
-"""Reading of the tensors in files written by torch.save, and of a training checkpoint's model among its state dicts."""
+"""Reading of files written by torch.save, and of a training checkpoint's model among its state dicts."""
 
 import re
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from ..errors import CheckpointError
 from .tensors import TensorEntry
 
 _TRAINING_ONLY = re.compile("critic|discriminator|teacher|fake_score|optim", re.IGNORECASE)
-"""A pattern for the names of networks in a training checkpoint that are not used to generate videos."""
+"""The names of networks in a training checkpoint that generate no video."""
 _SCALE = re.compile(r"(lora_|network_)?(alpha|scale|scaling)")
 _DEPTH = 3
-"""A model's tensors may lie in at most this many nested dictionaries."""
+"""The most nested dictionaries around a model's tensors."""
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a torch.save file in zip format by name. The file is memory-mapped. Raises CheckpointError
-    for a truncated file, for values other than tensors, and for code, which is never run."""
+    """Return the tensors of a torch.save file in zip format by name, memory-mapped. Raise CheckpointError for a
+    truncated file, for other values, and for code."""
     state = _unwrap(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
@@ -43,12 +43,7 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 
 def _unwrap(path: Path, state: object) -> object:
-    """Return the model's dictionary of tensors from `state`, the content of a training checkpoint.
-
-    The model is the network with the most tensors, such as the `generator` next to an optimizer's state. Content
-    without nested networks is returned unchanged. Raises CheckpointError if two networks share the largest number of
-    tensors, or if a scale stands next to a LoRA's tensors, where it would be lost.
-    """
+    """Return the nested state dict with the most tensors, or `state` itself without nested ones."""
     for _ in range(_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):
             break
@@ -65,10 +60,7 @@ def _unwrap(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError if `network`, the state dict of a LoRA, is nested in the dictionary `around`, and a scale
-    (a number such as `lora_alpha`) stands next to it. The scale would be lost, because only `network` is read from
-    `around`. A dictionary next to `network`, such as a config, is also searched. Other networks than LoRAs are
-    accepted."""
+    """Raise CheckpointError if a scale stands next to a nested LoRA, where reading would lose the scale."""
     beside = {str(key): value for key, value in around.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
@@ -81,8 +73,7 @@ def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the dictionaries of tensors in a checkpoint by key. Networks that are only for training are left out,
-    unless the checkpoint has only these. An optimizer's state has numbers as keys, so it does not count as tensors."""
+    """Return the nested state dicts by key. Training-only networks are left out unless all are."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 
