@@ -1,2 +1,1 @@
-"""The integration of the engine into ComfyUI. ComfyUI casts and moves the weights of the engine's layers. A model
-becomes a MODEL, and a solver becomes a SAMPLER."""
+"""The integration of the engine into ComfyUI: MODELs, SAMPLERs, files, prompts and checks."""

@@ -1,6 +1,4 @@
-"""Registration of this node pack in ComfyUI: a check for a second copy, sorted workflow templates, and versioned
-addresses of the scripts. If the pack is installed twice, only the copy that ComfyUI loads first registers anything.
-Otherwise one copy's nodes would use the other copy's routes and scripts."""
+"""Registration of this node pack in ComfyUI: a check for a second copy, workflow templates, and scripts."""
 
 import inspect
 import json
@@ -19,8 +17,7 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 
 
 def is_second_copy() -> bool:
-    """Return whether another copy of the pack is already loaded, so that this copy must not register anything. If so,
-    log both folders with a remedy, and remove this copy's scripts from ComfyUI's list."""
+    """Whether another copy of the pack is already loaded. If so, log both folders, and remove this copy's scripts."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     loaded = [inspect.getfile(node) for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX)]
@@ -41,14 +38,8 @@ def is_second_copy() -> bool:
 
 
 def register(server) -> None:
-    """Add a middleware and a route to `server`, ComfyUI's PromptServer.
-
-    The middleware sorts the pack's workflow templates by name. In ComfyUI's list of scripts it replaces all scripts of
-    the pack by one entry script.
-
-    The route serves the scripts at an address that contains the pack's version. The entry script imports the other
-    scripts relative to its own address. A browser's cache therefore cannot supply files of an earlier version.
-    """
+    """Add to ComfyUI's PromptServer sorted workflow templates, and a route for scripts with the pack's version in the
+    address. A browser's cache therefore supplies no old scripts."""
     from aiohttp import web
 
     from nodes import EXTENSION_WEB_DIRS

@@ -34,16 +34,11 @@ def load_experts(
     arithmetic: Arithmetic = "auto",
     attention: AttentionMode = "auto",
 ) -> PerExpert[ExactPatches]:
-    """Return the high-noise and the low-noise expert as MODELs.
+    """Return both experts as MODELs. Raise CheckpointError for invalid files, InputError for an 8-bit format that the
+    device or the model cannot use.
 
-    paths: the file or folder of each expert.
     weight_dtype: "default" or one of DTYPE_NAMES.
-    progress: a callback progress(done, 2), called after each expert.
-    arithmetic: the number format of matrix products, see options.Arithmetic.
-    attention: the number format of self-attention, see options.AttentionMode.
-
-    Raises CheckpointError for invalid files, and for two models that are not the two experts of one release. Raises
-    InputError for an 8-bit format that the device or the model's sizes do not allow.
+    progress: a callback (done, 2), called after each expert.
     """
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
@@ -56,8 +51,7 @@ def load_experts(
 def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
-    """Return the causal model in the file or folder `folder` as a MODEL, and log its release and licence. Other
-    arguments and errors as in `load_experts`."""
+    """Return the causal model in a file or folder as a MODEL, and log its release and licence."""
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
         logging.info("%s", line)
@@ -72,16 +66,10 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """Return an expert or a causal model as a MODEL. ComfyUI calls this function again if it needs the MODEL without
-    dynamic VRAM, or a copy for another device.
+    """Return an expert or a causal model as a MODEL. The weights stay views into the memory-mapped file until sampling.
 
-    The weights stay views into the memory-mapped file until sampling needs them.
-
-    source: a file, a folder or an open checkpoint.
-    role: "high" or "low" for an expert, None for a causal model.
-    disable_dynamic: True to load without ComfyUI's dynamic VRAM.
-
-    Other arguments and errors as in `load_experts`.
+    role: None for a causal model.
+    disable_dynamic: whether ComfyUI's dynamic VRAM is not used.
     """
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
@@ -108,15 +96,15 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes for the user about the requested 8-bit formats. Raises InputError for a format that ComfyUI's device
-    or the sizes of the model in `checkpoint` do not allow."""
+    """Return notes about the requested 8-bit formats. Raise InputError for a format that the device or the model cannot
+    use."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """Return the torch dtype that `weight_dtype` names. For "default" return bf16 or fp16, the first that ComfyUI
-    recommends for `device`, else fp32."""
+    """Return the torch dtype that `weight_dtype` names. "default" gives bf16, fp16 or fp32, as ComfyUI recommends for
+    the device."""
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):
@@ -152,10 +140,8 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Mark the weights of `model` that are views into the checkpoint's files, and return the number of marked weights.
-    The mark (file, offset and size) is the attribute that ComfyUI's own safetensors loader sets. ComfyUI's dynamic VRAM
-    reads marked weights directly to the GPU. Unmarked weights are copied out of the memory map by one thread, which is
-    slow."""
+    """Mark the weights that are views into a file, so that ComfyUI's dynamic VRAM reads them directly to the GPU.
+    Return their number."""
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()
@@ -164,8 +150,6 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
 
     @cache
     def opened(file: MappedFile):
-        """Return (file object, lock), shared by all weights of a file. Raises CheckpointError if the file has changed
-        since its header was read."""
         return file.open(), threading.Lock()
 
     marked = 0

@@ -8,8 +8,8 @@ from ..doctor.page import format_checkup, table_row
 
 
 def check_machine() -> tuple[str, str]:
-    """Return two texts about ComfyUI's device: a report, and the device's row for the table in docs/cards.md. Raises
-    InputError if the environment variable LINGBOT_WORLD_KERNELS is invalid."""
+    """Return a report on ComfyUI's device, and its row for docs/cards.md. Raise InputError for an invalid
+    LINGBOT_WORLD_KERNELS."""
     comfy.model_management.soft_empty_cache()
     with torch.inference_mode():
         found = run_checkup(comfy.model_management.get_torch_device())

@@ -1,5 +1,4 @@
-"""The names of ComfyUI's internals that the nodes use. ComfyUI changes its internals without notice, so the names are
-looked up before the nodes load. Nodes that need a missing name are left out, and the log shows the name."""
+"""The names of ComfyUI's internals that the nodes use. Nodes that need a missing name are left out."""
 
 import logging
 import sys
@@ -138,14 +137,12 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
-"""The names, as `module:name`, that each module of nodes/ needs from ComfyUI, in addition to the names in EVERY_NODE. A
-key is a module of nodes/, such as "camera.make". The names may be used in that module, or in modules of host/ that it
-uses."""
+"""The names, as `module:name`, that each module of nodes/ needs from ComfyUI, in addition to EVERY_NODE."""
 
 
 def usable_modules(modules: Iterable[str], ours: str) -> list[str]:
-    """Return the names in `modules` (modules of nodes/, such as "camera.make") for which this ComfyUI has all needed
-    names. Log the missing names of the other modules. `ours` is the version of the pack, for the log."""
+    """Return those modules of nodes/ for which this ComfyUI has all needed names. Log the missing names of the
+    others."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

@@ -19,14 +19,12 @@ folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """The extension object from which ComfyUI gets this pack's node classes. Nodes that need a missing part of ComfyUI
-    are left out. A second installed copy of the pack lists no nodes."""
+    """The extension object from which ComfyUI gets this pack's node classes."""
 
     modules = MODULES
 
     async def on_load(self) -> None:
-        """Register the pack's HTTP routes and write the example image into ComfyUI's input folder. ComfyUI calls this
-        method when its server starts. In a second installed copy of the pack it does nothing."""
+        """Register the HTTP routes and write the example image. A second installed copy of the pack does nothing."""
         from server import PromptServer
 
         self.modules = () if installed.is_second_copy() else MODULES

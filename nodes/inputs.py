@@ -13,9 +13,7 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""The input values that select the default: AS_TRAINED for the chunk size and the denoising steps, UNSET for the sizes
-of attention window and sink. The default size is the state's if the video continues a state, else that with which the
-model was trained."""
+"""The values that select the default: AS_TRAINED of chunk size and denoising steps, UNSET of window and sink."""
 
 
 def int_input(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
@@ -31,8 +29,7 @@ def float_input(name: str, bounds: tuple[float, float, float], tooltip: str, **m
 
 
 def choice_input(name: str, options: Sequence[str], tooltip: str, **more: Any) -> io.Combo.Input:
-    """Return a combo input with `more` options. The default is the first of `options`, unless `more` contains
-    `default`."""
+    """Return a combo input. The default is the first of `options`, unless `more` contains `default`."""
     options = options if isinstance(options, list) else list(options)  # keeps a NamesToCheck as it is
     given = {"default": next(iter(options), None)} | _texts(name, tooltip) | more
     return io.Combo.Input(name, options=options, **given)
@@ -54,13 +51,13 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of video frames, at least `least`. If `least` is of the form 4n+1, the canvas offers
-    only such numbers, because the input's step is 4. Otherwise the step is 1."""
+    """Return an input for a number of video frames. If `least` has the form 4n+1, the canvas offers only such
+    numbers."""
     return int_input("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
 def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return an input for a seed from 0 to `most`, which ComfyUI does not change between runs, with `more` options."""
+    """Return an input for a seed from 0 to `most`, which ComfyUI does not change between runs."""
     return int_input("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 
 
@@ -87,13 +84,12 @@ def easing_input() -> io.Combo.Input:
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """Return an input for an attention window or sink in latent frames. UNSET, the default, selects the default
-    size."""
+    """Return an input for an attention window or sink in latent frames, by default UNSET."""
     return int_input(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the number of latent frames in a chunk. AS_TRAINED, the default, selects the default size."""
+    """Return an input for the number of latent frames in a chunk, by default AS_TRAINED."""
     return choice_input("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 
@@ -103,6 +99,6 @@ def kv_cache_input(tooltip: str) -> io.Combo.Input:
 
 
 def upload_to(kind: str) -> dict[str, str]:
-    """Return the `extra_dict` of a combo input that gives the node an upload button and lets it accept dropped files.
-    `kind` is a key of `host.files.uploads.LISTS`."""
+    """Return a combo input's `extra_dict` for an upload button and dropped files. `kind` is a key of
+    `host.files.uploads.LISTS`."""
     return {"lingbot_upload": kind}

@@ -209,8 +209,7 @@ def _causal_path(name: str) -> Path:
 
 
 def _check_vae(name: str) -> None:
-    """Raise InputError if the VAE `name` is missing, or CheckpointError if it is not a VAE. A tiny VAE (TAEHV),
-    recognised by its tensor TINY_VAE_KEY, is accepted too, because ComfyUI can read it."""
+    """Raise an error for a missing or invalid VAE. A tiny VAE passes, because ComfyUI can read it."""
     from ..vae import read_vae
 
     path = folders.resolve_vae(name)
@@ -224,13 +223,8 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Check the headers of the model files that a loader node selects.
-
-    find: a function that returns the paths of the files for the names.
-    names_and_modes: the names, then the loader's `arithmetic` and `attention`.
-
-    Raises InputError for a missing file or an unsupported mode, CheckpointError for an invalid file.
-    """
+    """Check the headers of the files at `find(*names)`. The last two names are the loader's `arithmetic` and
+    `attention`."""
     *names, arithmetic, attention = names_and_modes
     paths = find(*names)
     version = fingerprint([paths] if isinstance(paths, Path) else paths)
@@ -239,8 +233,7 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Check the headers of the files of two experts or a causal model, as `_check` does. A passed check is cached.
-    `version` is a fingerprint of the files, so that changed files are checked again."""
+    """Check the headers of two experts or a causal model. `version` is the cache's key for the files' contents."""
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts
@@ -250,8 +243,7 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the paths of the chosen experts' files by role ("high", "low"). Roles with the name FROM_PACKAGE are
-    omitted. Raises a single InputError that names all missing files."""
+    """Return the chosen experts' files by role, without FROM_PACKAGE. One InputError names all missing files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

@@ -1,5 +1,4 @@
-"""The nodes that measure how well a finished video follows its camera path, estimate its camera path, and find where
-its quality decays."""
+"""The nodes that measure a finished video: its camera path, the distance from the intended path, and its decay."""
 
 from comfy_api.latest import io, ui
 

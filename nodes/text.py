@@ -1,4 +1,4 @@
-"""The nodes that encode prompts with a text encoder streamed block by block, and that load a text encoder as CLIP."""
+"""The nodes that encode prompts with a streamed text encoder, and that load a text encoder as CLIP."""
 
 from pathlib import Path
 
@@ -43,15 +43,13 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 
 
 def _check_files(text_encoder: str) -> None:
-    """Raise LingBotError if the text encoder or its tokenizer is missing or not of a supported kind. The value of the
-    input `tokenizer` is unknown here, so the tokenizer that AUTO selects is checked."""
+    """Check the text encoder and the tokenizer that AUTO selects, because the input `tokenizer` is unknown here."""
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
 class _TextNode:
-    """The base class of both text nodes. It rejects invalid files before a run, and makes a node run again after a file
-    has changed."""
+    """The base class of both text nodes, which checks their files and notices changed files."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

@@ -1,5 +1,4 @@
-"""Checks of a node's inputs before the prompt or the node runs, and fingerprints by which ComfyUI notices changed input
-files."""
+"""Checks of a node's inputs before it runs, and fingerprints by which ComfyUI notices changed files."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -14,22 +13,15 @@ from ..host.prompt.queue import UnknownError
 
 
 class NamesToCheck(list[str]):
-    """A list of combo options for which `in` is always true. ComfyUI therefore accepts a name outside the list, and the
-    node's own check can reject it with a better message."""
+    """A list of combo options for which `in` is always true, so that the node's check rejects unknown names."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def validate(check: Callable[..., object], *arguments) -> bool | str:
-    """Return the result of a node's `validate_inputs`: True if `check(*arguments)` passes, else an error message.
-
-    The message is the text of the LingBotError or OSError that `check` raises. If an argument is None, because a linked
-    node supplies its value later, the result is True and `check` is not called. An UnknownError counts as passed.
-
-    ComfyUI repeats the message for each parameter of `validate_inputs`, so most nodes have a single parameter and get
-    the other inputs from `host.prompt.queue.known_inputs`.
-    """
+    """Return True if `check(*arguments)` passes, else its error's message. An argument None, which a linked node
+    supplies later, passes too."""
     if None in arguments:
         return True
     try:
@@ -44,11 +36,8 @@ def validate(check: Callable[..., object], *arguments) -> bool | str:
 
 
 def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
-    """Return a fingerprint of the files that `find(*arguments)` returns. If it changes, ComfyUI runs the node again.
-
-    Return "" if a file is missing, which `validate_inputs` reports, or if an argument is None, because a linked node
-    supplies its value later.
-    """
+    """Return a fingerprint of the files that `find(*arguments)` returns, or "" if a file is missing or an argument is
+    None."""
     if None in arguments:
         return ""
     try:
@@ -59,8 +48,8 @@ def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments
 
 
 def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
-    """Change the node class `node` so that its `execute` first raises InputError if an input is None, and return the
-    class. Parameters of `execute` with the default None may be None."""
+    """Change a node class so that its `execute` raises InputError for an input of None without that default. Return the
+    class."""
     execute = node.execute.__func__  # type: ignore[attr-defined]
     _, *parameters = signature(execute).parameters.values()  # the first is the class
     may_be_empty = {each.name for each in parameters if each.default is None}
@@ -76,8 +65,7 @@ def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
 
 
 def check_given(inputs: Mapping[str, object]) -> None:
-    """Raise InputError if one of a node's `inputs` is None. A switch node of another pack, for instance, returns None
-    if all its inputs are inactive."""
+    """Raise InputError if one of a node's inputs is None, as from a switch node without an active input."""
     for name, value in inputs.items():
         if value is None:
             raise InputError(

@@ -32,17 +32,12 @@ from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 CAMERA = "lingbot_camera"
 """The key of the camera in a conditioning: a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] with actions."""
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
-"""The key in transformer_options of the CameraCacheMode, "auto" by default.
-
-auto: the cache uses only memory that is free.
-gpu: ComfyUI unloads other models to make room for the cache.
-off: the camera is not cached.
-"""
+"""The key of the CameraCacheMode in transformer_options: "auto" (use free memory), "gpu" (unload other models) or
+"off"."""
 BATCH_HEADROOM = 1.5
 """ComfyUI runs prompt and negative prompt as one batch only if this multiple of the batch's memory is free."""
 _FREE_LOCK = threading.Lock()
-"""A lock for ComfyUI's list of loaded models, which is not thread-safe. It is needed because MultiGPU CFG Split runs a
-thread per device."""
+"""A lock for ComfyUI's list of loaded models, because MultiGPU CFG Split runs a thread per device."""
 CHUNK_INPUTS = "lingbot_world_chunk"
 """The key in transformer_options of the `ChunkInputs` for the current chunk of a causal model's video."""
 ONLY_ROLLOUT = (
@@ -56,7 +51,7 @@ class ChunkInputs(NamedTuple):
 
     y: the image conditioning [1, 20, f, h, w].
     context: the prompt's embedding [1, L, D].
-    camera: the Pluecker map [1, 384, f, h, w] (448 channels with actions), or None.
+    camera: the Pluecker map [1, 384, f, h, w] (448 channels with actions).
     """
 
     y: Tensor
@@ -69,8 +64,7 @@ Role = Literal["high", "low"]
 
 
 class _Sizes(dict):
-    """A dict of the model's sizes for ComfyUI and nodes. A missing key, such as a size that only U-Nets have, raises
-    InputError."""
+    """The model's sizes for ComfyUI and nodes. A missing key, such as a U-Net's, raises InputError."""
 
     def __missing__(self, name):
         raise InputError(
@@ -100,8 +94,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera conditioning of ComfyUI. A camera with one batch element is not repeated for the batch of prompt and
-    negative prompt, which share it."""
+    """A camera conditioning of ComfyUI. Prompt and negative prompt of a batch share a camera with one batch element."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -117,8 +110,7 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 
 
 class LingBotWorldExpert(comfy.model_base.WAN21):
-    """ComfyUI's BaseModel for an expert or a causal model. It adds a camera to the conditioning of ComfyUI's Wan model.
-    Its network is the engine's transformer."""
+    """ComfyUI's BaseModel for an expert or a causal model, with the engine's transformer and a camera."""
 
     def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
@@ -161,20 +153,14 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step without CUDA graphs on a latent [B, 16, f, h, w], or None if the step runs
-        without a cache.
-
-        The result is None without a camera, or if `camera_cache_for_step` returns None. It is also None outside of a
-        sampling run, because only the end of a run frees the cache.
-        """
+        """Return the camera cache for a step, or None. Only the end of a sampling run frees the cache."""
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def restart_option_check(self) -> None:
-        """Restart the check of transformer_options for a new run. The check shows a warning about unknown keys that are
-        added after the run's first step."""
+        """Restart the check for unknown transformer_options, which compares each step with a run's first step."""
         self.first_step_options, self.last_warning = None, ""
 
     def _check_options(self, options: dict) -> None:
@@ -185,9 +171,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """Return the official code's integer timesteps, in the shape and dtype of `timestep`, which is 1000 * sigma.
-        This pack's solvers pass the integer in transformer_options. With other solvers the result is `timestep` without
-        its fraction."""
+        """Return the official integer timesteps, in the shape and dtype of `timestep`, which is 1000 * sigma."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)
@@ -203,8 +187,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def pad_text(self, text: torch.Tensor) -> torch.Tensor:
-        """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length. Prompt and negative
-        prompt can then run as one batch. A longer embedding, as from Conditioning Concat, is unchanged."""
+        """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length. A longer embedding is
+        unchanged."""
         missing = self.diffusion_model.config.text_len - text.shape[1]
         return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 
@@ -218,9 +202,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
-        """Return the bytes that a step needs besides the weights, including a causal model's cached keys and values.
-        `input_shape` is the latent's shape [B, 16, f, h, w]; other arguments are ignored. ComfyUI calls this method
-        before each sampling run, and to decide how many prompts run as one batch."""
+        """Return the bytes that a step needs besides the weights, for a latent of `input_shape`. ComfyUI calls this
+        method before each sampling run."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         self.layer_elements = self.diffusion_model.config.dim * math.prod(input_shape[2:]) // PATCH**2
         return self.last_memory_required
@@ -235,18 +218,11 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def camera_cache_for_step(
         self, mode: CameraCacheMode, latent_size: tuple[int, int, int], step_bytes: int
     ) -> CameraCache | None:
-        """Return the camera cache for the next step, or None if the step has to run without a cache.
+        """Return the camera cache for the next step, or None (and clear the cache) if the mode or the free memory
+        forbids a cache.
 
-        The cache's `limit_bytes` becomes its current size plus the device memory that the step leaves free.
-
-        mode: a CameraCacheMode; see CAMERA_CACHE_MODE.
-        latent_size: the latent's (frames, height, width).
+        latent_size: (frames, height, width).
         step_bytes: the bytes that the step needs besides the weights.
-
-        The result is None, and the cache is cleared:
-        - if the mode is "off", or "auto" on a CPU or MPS device,
-        - if the cache is disabled (`CameraCache.given_up`),
-        - if too little device memory is free.
         """
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")
@@ -273,8 +249,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return cache
 
     def free_camera_cache(self) -> int:
-        """Free the camera cache, and a causal model's caches and CUDA graphs, and return the number of freed bytes.
-        Torch's unused reserved memory is released too, because ComfyUI's dynamic VRAM cannot use it."""
+        """Free the camera cache, and a causal model's caches and CUDA graphs. Return the number of freed bytes."""
         freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.rollout_caches)
         if freed:
             management.soft_empty_cache()
@@ -282,6 +257,5 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
 
 def is_causal(patcher) -> bool | None:
-    """Return True if a MODEL is a causal model, False if it is an expert, and None if it is not a model of
-    LingBot-World."""
+    """Whether a MODEL is a causal model; None if it is not a LingBot-World model."""
     return patcher.model.diffusion_model.config.causal if isinstance(patcher.model, LingBotWorldExpert) else None

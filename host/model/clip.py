@@ -1,4 +1,4 @@
-"""Encoding of prompts in ComfyUI, with a text encoder that is streamed block by block or stays loaded as a CLIP."""
+"""Encoding of prompts in ComfyUI, by a streamed text encoder or one that stays loaded as a CLIP."""
 
 import re
 from collections import OrderedDict
@@ -35,18 +35,13 @@ _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 MOST_CACHED = 8
-"""At most this many embeddings stay in the host memory cache. Each has fewer than 512 tokens of 4,096 float32 values,
-so less than 8.4 MB."""
+"""The most embeddings in the cache, each of less than 8.4 MB."""
 _cache: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
-    """Return a CONDITIONING for each prompt, with an embedding float32 [1, 512, D] that is zero after the last token.
-
-    `encoder` and `tokenizer` are paths. Embeddings of the latest prompts are cached. For other prompts the text encoder
-    runs with one block in memory at a time. Raises ComfyUI's interrupt exception between blocks if the user has
-    cancelled the run, and TextError for unusable files.
-    """
+    """Return a CONDITIONING for each prompt, with an embedding float32 [1, 512, D], zero after the last token. Raise
+    TextError for unusable files."""
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
         show_warning(
@@ -77,9 +72,8 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 
 
 def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
-    """Return the CONDITIONING of a prompt with its events, then the CONDITIONING of the negative prompt. `events` is a
-    JSON text with the later prompts of a video and their times, or empty. `encoder` and `tokenizer` are paths. Raises
-    InputError for invalid events, and TextError for unusable files."""
+    """Return the CONDITIONING of a prompt with its timed changes, and of the negative prompt. `events` is a JSON text
+    or empty. Raise InputError for invalid events."""
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])
     from ...text.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
@@ -96,9 +90,7 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """Return the embedding [L, D] of each prompt, from the cache or one call of `encode`. `files`, the text encoder and
-    tokenizer, are fingerprinted for the cache's keys. A prompt of 512 tokens may have been cut and is not cached, so
-    that each use shows the warning of `encode` again."""
+    """Return the embedding [L, D] of each prompt, from the cache or one call of `encode`."""
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _cache]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
@@ -117,12 +109,8 @@ def _embeddings(
 def load_clip(
     encoder: Path, tokenizer: Path, model_options: dict | None = None, disable_dynamic: bool = False
 ) -> comfy.sd.CLIP:
-    """Return ComfyUI's CLIP for a umt5 encoder of any size, with official or Hugging Face key names.
-
-    `encoder` and `tokenizer` are paths, and `model_options` ComfyUI's options of a CLIP. `disable_dynamic` turns off
-    ComfyUI's dynamic VRAM. Raises TextError for 4-bit and GGUF weights, a tokenizer with another vocabulary, and a file
-    of another model.
-    """
+    """Return ComfyUI's CLIP for a umt5 encoder. Raise TextError for 4-bit and GGUF weights, another model's file, and a
+    tokenizer with another vocabulary."""
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(
@@ -161,8 +149,7 @@ def load_clip(
 
 
 def _warn_of_layers(encoder: type) -> type:
-    """Return a subclass of `encoder`, a text encoder class of ComfyUI, that shows a warning if CLIP Set Last Layer
-    selects a layer. LingBot-World was trained with the encoder's last layer."""
+    """Return a subclass of ComfyUI's text encoder that shows a warning if CLIP Set Last Layer selects a layer."""
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
@@ -193,8 +180,8 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """A tokenizer for ComfyUI's CLIP with a limit of 512 tokens, and the clean-up and token ids of the official code.
-    It supports ComfyUI's prompt syntax (weights in parentheses, embeddings)."""
+    """A tokenizer for ComfyUI's CLIP with the official token ids, a limit of 512 tokens, and ComfyUI's prompt
+    syntax."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(
@@ -212,8 +199,8 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """Return a list with one list of (id, weight) pairs, padded to 512 tokens. A longer text is cut but keeps its
-        end-of-sequence token, and the node shows a warning."""
+        """Return one list of (id, weight) pairs, padded to 512 tokens, in a list. A longer text is cut, with a
+        warning."""
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:

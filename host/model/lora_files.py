@@ -1,4 +1,4 @@
-"""ComfyUI's patches of a LoRA: those that fit the model, and the LoRA's tensors that ComfyUI's own loader ignores."""
+"""ComfyUI's patches of a LoRA: those that fit the model, and tensors that ComfyUI's own loader ignores."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -31,17 +31,10 @@ SEVERAL = (
 
 
 def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's `patches` of a LoRA, together with the file's tensors and scales that ComfyUI's loader ignores.
-    A warning reports the additions.
+    """Return ComfyUI's patches of a LoRA with the file's tensors and scales that ComfyUI's loader ignores. Return
+    `patches` unchanged if the file is unknown or unreadable.
 
-    patches: ComfyUI's patches; each key is PREFIX and the parameter's official name.
     shapes: the shape of each model parameter, by official name.
-
-    The added tensors are modulations, biases of the up matrices, and weights under other key names. `patches` is
-    returned unchanged if:
-    - the running node loads no LoRA,
-    - the file cannot be read as a LoRA of this model; a warning reports tensors that are left out,
-    - the node loads several LoRAs, and the file of the patches is not clear; a warning reports this.
     """
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
     files = [*map(Path, dict.fromkeys(paths))]
@@ -89,8 +82,7 @@ def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int,
 
 
 def _are_from(patches: Mapping[str, Any], file: Path) -> bool:
-    """Return whether ComfyUI made `patches` from this file: a low-rank matrix of the first LoRA patch is equal to a
-    tensor in the file. Return False if no such patch exists or the file cannot be read."""
+    """Whether a low-rank matrix of the first LoRA patch is equal to a tensor in the file."""
     patch = next((each for each in patches.values() if isinstance(each, LoRAAdapter)), None)
     if patch is None:
         return False
@@ -116,8 +108,7 @@ def _patch(changes: Sequence[LoraChange]) -> Any:
 
 
 def _scaled_otherwise(patch: Any, changes: Collection[LoraChange]) -> bool:
-    """Return whether ComfyUI's patch of a weight has another scale than the change that `read_loras` found in the file.
-    Only a single pair of low-rank matrices is compared; otherwise the result is False."""
+    """Whether ComfyUI's patch has another scale than the LoRA's only change of that weight."""
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
     (change,) = changes
@@ -144,9 +135,8 @@ def _spelling(key: str) -> str:
 
 
 def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> dict:
-    """Return the patches of a LoRA without those that have another shape than their weight in `model`. If any are left
-    out, log their number, because ComfyUI would log an error for each of them at every use. Raises InputError if more
-    than half have a wrong shape, and if `patches` is empty although `strength` is not 0."""
+    """Return the patches of a LoRA that have the shape of their weight. Raise InputError if there are none, or if most
+    do not fit."""
     if not patches and strength:
         raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {WHICH_LORA}")
     weights = dict(model.named_parameters())
@@ -167,8 +157,7 @@ def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> d
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a patch changes, or None for a kind of patch without this shape in its
-    tensors."""
+    """Return the shape of the weight that a patch changes, or None if its tensors do not show the shape."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
@@ -187,16 +176,17 @@ MIXTURE = (
 
 
 class _OtherWeights(list):
-    """A list of a weight and its patches, as ComfyUI passes them from one MODEL to another that it is merged with.
-    `causal` is True if the first MODEL is a causal model."""
+    """A weight and its patches, for merging into another MODEL.
+
+    causal: whether the first MODEL is a causal model.
+    """
 
     causal = False
 
 
 def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
-    """Return a copy of `patches` in which each list is marked with `causal`. Each list has a weight of a MODEL and the
-    weight's patches; a node that merges MODELs adds them to another MODEL. `causal` is True if the first MODEL is a
-    causal model. The mark lets `is_mixture` detect that a causal model and an expert are merged."""
+    """Return a copy of a MODEL's weights and patches for merging, marked as a causal model's or an expert's for
+    `is_mixture`."""
     found = {key: _OtherWeights(each) for key, each in patches.items()}
     for each in found.values():
         each.causal = causal
@@ -204,7 +194,6 @@ def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
 
 
 def is_mixture(patches: dict, causal: bool) -> bool:
-    """Return whether `patches` would merge a causal model with an expert. This is so if a list in `patches` was marked
-    by `weights_to_merge` with a value other than `causal`. `causal` is True if the MODEL that receives the patches is a
-    causal model."""
+    """Whether `patches` would merge a causal model with an expert. `causal` describes the MODEL that receives the
+    patches."""
     return any(isinstance(each, _OtherWeights) and each.causal != causal for each in patches.values())

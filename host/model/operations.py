@@ -1,5 +1,4 @@
-"""The model's layers on ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every weight. A
-weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file, which is decoded for each use."""
+"""The model's layers on ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every weight."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,7 +23,7 @@ from ...options import Arithmetic
 
 
 def is_quantized(weight: Tensor | None) -> bool:
-    """Return whether a weight is a QuantizedTensor of comfy_kitchen."""
+    """Whether a weight is a QuantizedTensor of comfy_kitchen."""
     return hasattr(weight, "_qdata")
 
 
@@ -32,12 +31,8 @@ def is_quantized(weight: Tensor | None) -> bool:
 def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
-    """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`. The weight is
-    `decode(weight, reference)`, by default a tensor [out, in] that is not quantized.
-
-    ComfyUI has only a few transfer buffers. A weight or bias in such a buffer is copied out immediately, so that
-    several layers can be open at the same time.
-    """
+    """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`.
+    `decode(weight, reference)` makes the weight."""
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     with ExitStack() as held:
@@ -51,17 +46,12 @@ def weight_and_bias(
 
 
 def _in_transfer_buffer(offload: tuple | None) -> bool:
-    """Return whether a weight lies in one of ComfyUI's transfer buffers, which the next layer may overwrite.
-
-    `offload` is the last value that `cast_bias_weight` returns. It is (stream, weight, bias) for a weight in a buffer,
-    and (stream, device, None) for a weight in a page of dynamic VRAM. Such a page stays in place until
-    `uncast_bias_weight` is called, so the result is False. It is also False if `offload` or the stream is None.
-    """
+    """Whether the last value of `cast_bias_weight` belongs to a transfer buffer, which the next layer may overwrite."""
     return offload is not None and offload[0] is not None and not isinstance(offload[1], torch.device)
 
 
 def _without_buffer(decoded: Any, weight: Tensor) -> Any:
-    """Return `decoded`, the result of decoding `weight`. If it shares memory with `weight`, return a copy."""
+    """Return `decoded`, or a copy if it shares memory with `weight`."""
     if isinstance(decoded, LayoutParameter):
         return decoded.copied()
     if isinstance(decoded, EightBit) and is_quantized(weight) and decoded.values.data_ptr() == weight._qdata.data_ptr():
@@ -70,11 +60,8 @@ def _without_buffer(decoded: Any, weight: Tensor) -> Any:
 
 
 def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """Return an unquantized or quantized weight [out, in] in 8 bits with a scale for each row, on the device of
-    `reference`. `dtype` is float8_e4m3fn or int8.
-
-    The result is rotated (ConvRot) if `rotates` returns True, except for weights in 4 bits or in GGML's blocks.
-    """
+    """Return a weight [out, in] in 8 bits with a scale per row, on the device of `reference`. `dtype` is float8_e4m3fn
+    or int8."""
     ours = is_quantized(weight) and hasattr(weight.layout_cls, "recode")  # in 4 bits, or GGML's blocks
     if not ours and rotates(weight.shape[-1], dtype, reference.device):
         return encode_rotated(materialise(weight, reference.new_empty(0, dtype=torch.bfloat16)))
@@ -89,13 +76,10 @@ def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with an unquantized or a quantized weight.
+    """A linear layer with an unquantized or a quantized weight. With a LoRA it ignores `arithmetic`.
 
-    arithmetic: the number format of the matrix product, see options.Arithmetic.
-    own_format: whether an 8-bit layer multiplies NVFP4 and MXFP8 weights as they are stored, if the GPU supports this.
+    own_format: whether an 8-bit layer multiplies NVFP4 and MXFP8 weights as stored.
     file_parameters: the original parameters, views into the memory-mapped file.
-
-    A layer with a LoRA ignores `arithmetic` and computes in the model's dtype, so that the LoRA is exact.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -114,8 +98,8 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield a function that applies this layer to inputs [..., in] with the device and dtype of `reference`. The
-        weight is decoded or quantized to 8 bits once, for all calls."""
+        """Yield a function that applies this layer to inputs [..., in] like `reference`. The weight is decoded once for
+        all calls."""
         if self.computes_in_8_bits:
             with weight_and_bias(self, reference, self._to_8_bits) as (weight, bias):
                 in_own_format = isinstance(weight, LayoutParameter)
@@ -140,14 +124,12 @@ class Linear(comfy.ops.manual_cast.Linear):
         self._parameters[name] = self.file_parameters[name] = parameter
 
     def convert_weight(self, weight: Tensor, inplace: bool = False, **kwargs) -> Tensor:
-        """Return `weight`, dequantized if it is quantized. Other arguments are ignored. ComfyUI calls this method, for
-        instance, when it merges models."""
+        """Return the weight, dequantized if it is quantized. ComfyUI calls this method to merge models."""
         return weight.dequantize() if is_quantized(weight) else weight
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a quantized weight, or None. `state_dict` contains them, so that ComfyUI's estimate of the
-        model's size counts them."""
+        """The scales of a quantized weight, or None. ComfyUI counts them as part of the model's size."""
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -169,11 +151,7 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`, where `fn` moves or converts a tensor.
-
-        If the view into the file already has the result's device and dtype, return that view without a copy. If a
-        PendingUpload accepts the parameter, return the view too, because the upload copies the parameter later.
-        """
+        """Return `fn(parameter)`, or the view into the file if the view suffices or will be uploaded later."""
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):
@@ -185,12 +163,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
 
 class PendingUpload:
-    """A set of a model's parameters that are copied to `device` together, at the full speed of the bus.
-
-    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` layer by layer, and each call would read the memory-mapped
-    file page by page. While a PendingUpload is open, each layer registers its parameters with `accept` in place of
-    copying them. `copy_all` copies the registered ones.
-    """
+    """A set of parameters that are copied to the device together, because ComfyUI's copies layer by layer are slow."""
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
@@ -198,15 +171,8 @@ class PendingUpload:
         self.registered: dict[str, tuple[Linear, str]] = {}
 
     def accept(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register a layer's parameter for the copy to the device. Return True if it is registered, False if it is
-        rejected.
-
-        parameter: "weight" or "bias".
-        target: a tensor of any shape with the device and dtype that ComfyUI requests.
-
-        A parameter is rejected if the device or dtype of `target` differs from the upload's. A weight that the file
-        stores in another dtype is also rejected, because its conversion would need two copies on the device.
-        """
+        """Register the parameter ("weight" or "bias") for the upload. Return False if the device or dtype of `target`
+        does not fit."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
@@ -215,9 +181,7 @@ class PendingUpload:
         return True
 
     def copy_all(self) -> None:
-        """Copy the registered parameters to the device. Each layer gets a separate block of memory, so that ComfyUI
-        can free the memory of a single layer. Raises CheckpointError or OSError if the file cannot be read, and torch's
-        errors of the device, such as OutOfMemoryError."""
+        """Copy the registered parameters to the device, each layer into a separate block of memory."""
         options = {"names": self.registered, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.registered.items():
@@ -225,15 +189,14 @@ class PendingUpload:
 
 
 def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bool:
-    """Return whether `uploading` can be used: the weights come from a file, and the device is a CUDA device."""
+    """Whether `uploading` can be used: the weights come from a file, and the device is a CUDA device."""
     return checkpoint is not None and device is not None and device.type == "cuda"
 
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """Collect the parameters that ComfyUI moves to `device` inside this context, and copy them together when it ends.
-    `dtype` is the compute dtype, `device` a CUDA device. If the copy raises an error, all weights of `network` are
-    still views into the checkpoint's files."""
+    """Collect the parameters that ComfyUI moves to the CUDA device inside this context. Copy them together at the
+    end."""
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
         layer.upload = upload
@@ -246,8 +209,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 
 class _NormParameters(torch.nn.Module):
-    """A mixin for norm layers with ComfyUI's weight casting. The method `norm_parameters` returns copies of weight and
-    bias, which the engine's fused kernels use."""
+    """A mixin for norm layers whose `norm_parameters` returns copies of weight and bias for the fused kernels."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):

@@ -1,6 +1,4 @@
-"""Subclasses of ComfyUI's ModelPatcher that apply LoRAs exactly, also to 4-bit weights. ComfyUI itself adds a LoRA to a
-weight and quantizes the result again, which at four bits loses nearly all of the LoRA. Here the layer applies its
-patches to the decoded weight at each use."""
+"""Subclasses of ComfyUI's ModelPatcher that apply LoRAs exactly, also to 4-bit weights."""
 
 import logging
 import math
@@ -37,18 +35,16 @@ _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
 """A parameter's original `weight`, and whether it was patched in place, as ComfyUI's patchers record them."""
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 _ENOUGH = 2**62
-"""The number of free bytes that a causal model's patcher reports to ComfyUI. It is more than any batch of prompts
-needs."""
+"""The free bytes that a causal model's patcher reports to ComfyUI, enough for any batch."""
 
 
 class ExactPatches(_AnyPatcher):
-    """A mixin for ModelPatcher and ModelPatcherDynamic that stores patches in the layers' `weight_function` and
-    `bias_function`. It frees the camera cache whenever ComfyUI needs memory."""
+    """A mixin for ModelPatchers whose layers apply the patches to the decoded weight at each use."""
 
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
     _hooked_sigma = math.inf
-    """The sigma of the run's last forward with hook keyframes. A forward with a higher sigma belongs to a new chunk."""
+    """The sigma of the run's last forward with hook keyframes. A higher sigma belongs to a new chunk."""
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
@@ -79,16 +75,13 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the constant _ENOUGH for a causal model, else the free bytes of the device. ComfyUI derives from them
-        how many prompts run as one batch. A causal model's forwards always have one prompt, so CUDA's slow query is
-        skipped."""
+        """Return the device's free bytes, or a large constant for a causal model, which needs no slow query of CUDA."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
 
     def pre_run(self):
-        """Prepare a sampling run. On a CPU, set torch's number of threads to the number of idle cores until `cleanup`,
-        within the limits of `use_idle_cores`."""
+        """Prepare a sampling run. On a CPU, use only the idle cores until `cleanup`."""
         self._threads = torch.get_num_threads()
         if fewer := use_idle_cores(self.load_device, self.model.layer_elements):
             logging.info(fewer)
@@ -128,8 +121,8 @@ class ExactPatches(_AnyPatcher):
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """Free the camera cache, and the caches and CUDA graphs of a rollout; restore the number of threads. ComfyUI
-        calls this method at the end of every sampling run, also after an error."""
+        """Free all caches and CUDA graphs, and restore the number of threads. ComfyUI calls this method after every
+        sampling run."""
         if self._threads not in (0, torch.get_num_threads()):
             torch.set_num_threads(self._threads)
         self.model.layer_elements = None
@@ -157,17 +150,15 @@ class ExactPatches(_AnyPatcher):
             self._attach_patches()
 
     def unpatch_hooks(self, whitelist_keys_set=None):
-        """Remove the patches of conditioning hooks from the layers. All of them are removed: `whitelist_keys_set`
-        affects only ComfyUI's own patches. The patches are found by their class, because ComfyUI may already have set
-        `current_hooks` to None."""
+        """Remove all patches of conditioning hooks from the layers. `whitelist_keys_set` affects only ComfyUI's own
+        patches."""
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes at each chunk of a causal model's video, where the sigma `t` rises. ComfyUI
-        itself never goes back to an earlier keyframe within a run."""
+        """Restart the hooks' keyframes at each chunk of a causal model's video, where the sigma `t` rises."""
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
             before, self._hooked_sigma = self._hooked_sigma, float(t[0])
@@ -179,8 +170,8 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def hold_weights(self) -> Iterator[Hashable]:
-        """Keep all weights at their memory addresses while the context is open. Yield a key that changes if the
-        addresses change. Yield None if some weights are not on the GPU or have patches."""
+        """Keep all weights at their memory addresses inside this context. Yield a key that changes with the addresses,
+        or None if a weight is offloaded or patched."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -203,7 +194,7 @@ class ExactPatches(_AnyPatcher):
         return super().state_dict_for_saving(*args, **kwargs)
 
     def _applied_by_layer(self, key: str) -> bool:
-        """Return whether the layer itself applies the patches of the parameter `key` at each use."""
+        """Whether the layer itself applies the patches of the parameter `key` at each use."""
         owner, _, name = key.rpartition(".")
         layer = comfy.utils.get_attr(self.model, owner) if owner else self.model
         if name not in ("weight", "bias") or not hasattr(layer, "weight_function"):
@@ -211,15 +202,13 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set every layer's patch functions, in the order in which the layer applies them: the patches of conditioning
-        hooks, then the MODEL's patches. Hooks come first, because a hook of the node Create Hook Model as LoRA
-        subtracts the layer's weight and must get the weight without the MODEL's patches."""
+        """Set every layer's patch functions. Hooks come first, because Create Hook Model as LoRA subtracts the
+        unpatched weight."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the layers' patch functions of class `kind` by new ones for `source`, a dict of patches by parameter
-        name. Put them before the patch functions of other classes, which remain."""
+        """Replace the layers' patch functions of class `kind` by `source`, ahead of the other functions."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -233,8 +222,8 @@ class ExactPatches(_AnyPatcher):
                     setattr(layer, f"{name}_lowvram_function", None)
 
     def copy_loras_to(self, device: torch.device) -> bool:
-        """Copy the tensors of all LoRAs to the device if that leaves enough free memory for a sampling step. Return
-        True if they were copied. Otherwise return False; ComfyUI then copies each tensor at each use."""
+        """Copy all LoRA tensors to the device. Return False, with nothing copied, if a sampling step would lack
+        memory."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
@@ -252,7 +241,7 @@ class ExactPatches(_AnyPatcher):
                     yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
-        """Apply patches to the parameters outside of layers (the modulations), which ComfyUI's own loading omits."""
+        """Patch the parameters outside of layers (the modulations), which ComfyUI's own loading omits."""
         parameters = dict(self.model.named_parameters())
         for key in self.patches:
             owner = comfy.utils.get_attr(self.model, key.rpartition(".")[0]) if key in parameters else None
@@ -261,9 +250,7 @@ class ExactPatches(_AnyPatcher):
 
 
 class _HookPatch(LowVramPatch):
-    """A patch with the LoRAs of the active conditioning hooks. The class distinguishes it from the model's own patches,
-    so that only hook patches are replaced. A patch of the node Create Hook Model as LoRA subtracts the original weight,
-    so it gets the weight before all patches."""
+    """A patch of a conditioning hook. The class distinguishes such patches from the MODEL's."""
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]
@@ -281,8 +268,6 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
     @contextmanager
     def hold_weights(self) -> Iterator[Hashable]:
-        """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open. Yield the pages' signature, which
-        changes after an eviction. Yield None if some weights are not on the GPU or have patches."""
         vbar = None if self._is_patched else self._vbar_get()
         pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
         signature = None if pages is None else model_vbar.vbar_fault(pages)
@@ -294,8 +279,8 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """Return DynamicExpertPatcher if ComfyUI uses dynamic VRAM, `load_device` is not a CPU and `disable_dynamic` is
-    False. Otherwise return ExpertPatcher."""
+    """Return DynamicExpertPatcher if ComfyUI uses dynamic VRAM on this device and `disable_dynamic` is False, else
+    ExpertPatcher."""
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher

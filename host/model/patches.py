@@ -1,6 +1,4 @@
-"""Checks of the additions that other nodes make to a MODEL: options, patches, wrappers and replaced objects. The
-running node shows a warning about additions that are never called, that only other models read, or that this pack does
-not know. A rollout removes the additions that concern the denoising steps of a whole video."""
+"""Checks of the additions that other nodes make to a MODEL: options, patches, wrappers and replaced objects."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby, pairwise
@@ -19,7 +17,7 @@ from ..prompt.notice import running_node
 from ..prompt.queue import loras_of, name_of
 
 KEY = "lingbot_world"
-"""The name under which this pack adds its own wrapper to a MODEL."""
+"""The name under which this pack adds its wrapper to a MODEL."""
 _OWN_PREFIX = "lingbot"
 """The prefix of the keys in transformer_options that belong to this pack."""
 GUIDANCE = {
@@ -34,9 +32,7 @@ _STEP_OPTIONS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""Options of a MODEL that a rollout (a causal model's video) removes: the keys of model_options, each with a name for
-the user. They have no effect in a rollout, which sets steps, guidance and attention window itself and has no denoise
-mask."""
+"""The model_options that a rollout (a causal model's video) removes, each with a name for the user."""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -58,11 +54,7 @@ TRANSFORMER_OPTIONS = {
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""The names of the patches that LingBot-World's model calls. They are the same as in ComfyUI's Wan model.
-
-PATCHES: the keys in transformer_options["patches"].
-REPLACED, BLOCK: transformer_options["patches_replace"][REPLACED][BLOCK, i] replaces the transformer block with index i.
-"""
+"""The keys of transformer_options["patches"] that the model calls, and the keys of its blocks in "patches_replace"."""
 _OPTIONS_OF_OTHER_MODELS = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run, and that LingBot-World ignores."""
 _WINDOWS_WRAPPER = "ContextWindows_prepare_sampling"  # of every MODEL with context windows
@@ -103,12 +95,8 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def no_effect_warning(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
-    """Return a warning about the patches and keys in a step's transformer_options `options` that have no effect on a
-    model of `blocks` blocks. Return an empty string if there are none.
-
-    A key has no effect if it belongs to another model, or if it was added after the run's first step and is not in
-    TRANSFORMER_OPTIONS. `usual` are the keys of the first step.
-    """
+    """Return a warning about patches and keys without effect in a step's transformer_options, or an empty string.
+    `usual` are the keys of the run's first step."""
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 
@@ -145,8 +133,7 @@ def unknown_addition_warnings(patcher) -> Iterator[str]:
 
 
 def one_expert_warning(high, low) -> str:
-    """Return a warning that names the additions that only one of the two experts' MODELs has, or "" if there are none.
-    LoRAs, shifts and dtypes are not compared, because they may differ."""
+    """Return a warning that names the additions on only one of the two experts, or an empty string."""
     first, second = additions(high), additions(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
@@ -157,9 +144,8 @@ def one_expert_warning(high, low) -> str:
 
 
 def additions(patcher, every: bool = False) -> set[str]:
-    """Return the names of the changes that nodes made to a MODEL: options, patches, wrappers and replaced objects. Two
-    experts are compared by these names, among other uses. Additions that may differ between the experts are omitted:
-    the shift, the compute dtype and, unless `every` is True, LazyCache."""
+    """Return the names of the changes that nodes made to a MODEL, without shift and dtype. LazyCache is included only
+    if `every` is True."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_STEP_OPTIONS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -178,24 +164,21 @@ def _wrappers(patcher) -> set[str]:
 
 
 def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
-    """Return (dict, kind, name) for each name under which a MODEL has wrappers. dict[name] contains the wrappers;
-    `kind` is their type, such as WrappersMP.OUTER_SAMPLE."""
+    """Return (dict, kind, name) for each name of wrappers on a MODEL; dict[name] contains the wrappers."""
     places = (patcher.wrappers, patcher.model_options.get("transformer_options", {}).get("wrappers", {}))
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
 
 def clones(patcher) -> Iterator[tuple[str | None, Any]]:
-    """Yield (node, MODEL) for a MODEL, then for each MODEL that it was cloned from. `node` is the id of the node that
-    made the clone, or None."""
+    """Yield (node id or None, MODEL) for a MODEL, then for each MODEL that it was cloned from."""
     while patcher is not None:
         yield getattr(patcher, "made_by", None), patcher
         patcher = patcher.parent
 
 
 def maker_of(patcher, has: Callable[[Any], bool]) -> str:
-    """Return a name, such as "EasyCache (node 7)", of the node that made an addition to a MODEL. It is the node that
-    made the earliest MODEL in the chain of clones for which `has(clone)` is True. If that node is unknown, return "a
-    node on the model"."""
+    """Return a name, such as "EasyCache (node 7)", of the node that made the earliest clone for which `has(clone)` is
+    true."""
     nodes = [node for node, each in clones(patcher) if has(each)]
     return name_of(nodes[-1]) if nodes and nodes[-1] is not None else "a node on the model"
 
@@ -209,8 +192,7 @@ def useless_node_warnings(patcher) -> Iterator[str]:
 
 
 def swapped_lora_warnings(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL if its file name states the role of the other expert, such as "high
-    noise" on the low-noise expert."""
+    """Yield a warning for each LoRA of the MODEL whose file name states the other expert's role."""
     role = getattr(patcher.model, "role", None)
     for name in (name for node, _ in clones(patcher) if role for name in loras_of(node)):
         own = role_of(Path(folder_paths.get_full_path("loras", name) or name))
@@ -241,12 +223,8 @@ def _is_unchanged(before, after) -> bool:
 
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL for a rollout (a causal model's video), and a list of at most one note for the user.
-
-    Other nodes' wrappers of the denoising steps, shifts, compute dtypes and options in _STEP_OPTIONS are removed. If
-    there are any, the MODEL is a clone, and the note names them. Otherwise the MODEL is `patcher` itself, and the list
-    is empty.
-    """
+    """Return the MODEL without additions that a rollout cannot use, and a list of at most one note. The MODEL is a
+    clone if anything was removed."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

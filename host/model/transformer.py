@@ -21,8 +21,8 @@ from ...model.layers.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
-"""The key in transformer_options of the current step's integer timestep, as in the official code. Only this pack's
-solvers and rollouts set this key."""
+"""The key in transformer_options of a step's official integer timestep. Only this pack's solvers and rollouts set
+it."""
 CAMERA_CACHE = "camera_cache"
 """The key in transformer_options of the engine's CameraCache. The value is None if the step has no cache."""
 _LATENT = "lingbot_world_latent"
@@ -36,9 +36,8 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D], in the shape of q. ComfyUI's attention is used if a
-    command line switch or an override in `options` selects it. Otherwise the engine's attention is used, which is
-    faster."""
+    """Return the attention of q, k and v, each [B, L, heads * D]. ComfyUI's attention is used if a switch or an
+    override selects it."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -50,11 +49,7 @@ def _by_switch() -> bool:
 
 @lru_cache
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
-    """Return whether a CUDA graph may record the attention that ComfyUI's command line switches select.
-
-    The attention is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as
-    SageAttention 2.x, fail there. The failure is logged. Without a switch or a CUDA device the result is True.
-    """
+    """Whether a CUDA graph may record the attention that ComfyUI's command line switches select."""
     if device.type != "cuda" or not _by_switch():
         return True
     generator = torch.Generator(device).manual_seed(0)
@@ -71,13 +66,8 @@ def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping
 
 
 def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
-    """Return the 8-bit attention [B, L, heads * D] of q over k and v, with every `attn1_patch` in `options` applied.
-
-    q: [B, L, heads * D]; it may be overwritten.
-    k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales).
-
-    ComfyUI's switches and overrides of attention are ignored.
-    """
+    """Return the 8-bit attention [B, L, heads * D] with every `attn1_patch` applied. `q` may be overwritten; for B = 1
+    `k` and `v` may be Operands."""
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
@@ -111,16 +101,13 @@ class HostModel(LingBotWorldModel):
     def forward(
         self, x, timestep, context=None, clip_fea=None, time_dim_concat=None, transformer_options=None, **kwargs
     ):
-        """Return the velocity [B, 16, f, h, w], computed inside the DIFFUSION_MODEL wrappers of other nodes.
+        """Return the velocity [B, 16, f, h, w], computed inside the wrappers of other nodes. The order of arguments is
+        WanModel's.
 
-        x: noisy latent, mask and image latent, concatenated to [B, 36, f, h, w].
+        x: noisy latent, mask and image latent [B, 36, f, h, w].
         timestep: [B] or [1], 0 to 1000.
         context: the prompts' embeddings [B or 1, L, D].
-        clip_fea, time_dim_concat: ignored.
-        kwargs: `lingbot_camera`, the Pluecker map or None; others are ignored.
-
-        The order of arguments is that of ComfyUI's WanModel, because some wrappers pass them by position. Raises
-        InputError and CameraError for wrong shapes.
+        kwargs: `lingbot_camera`, the Pluecker map or None.
         """
         options = {} if transformer_options is None else transformer_options
         return WrapperExecutor.new_class_executor(
@@ -148,8 +135,7 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """Return a RopeScale: the scales and shifts of positions in (time, height, width) that the node ScaleROPE has
-        set in `options`. Return AS_TRAINED if there are none."""
+        """Return the scales and shifts of positions that the node ScaleROPE has set, else AS_TRAINED."""
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -163,19 +149,8 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Run block number `index` with the patches of other nodes. Return the residual stream [B, L, D]. Raises
-        ComfyUI's interrupt exception before the block if the user has cancelled the run.
-
-        x: the residual stream [B, L, D] before the block.
-        e0: the time modulation [B, 6, D].
-        context: the embedded prompts [B, tokens, D].
-        camera: the embedded camera, or None.
-        rope: the cosines and sines of the RoPE angles.
-        options: ComfyUI's transformer_options; `block_index` is set in place.
-
-        The check for cancellation splits torch.compile's graph at each block. So the code compiled for one block serves
-        all blocks.
-        """
+        """Run block number `index` with the patches of other nodes. Return the residual stream [B, L, D]. Raise
+        ComfyUI's interrupt exception if the user cancels."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block
@@ -201,8 +176,7 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction. These are the
-    official timesteps of UniPC. For DPM++ a few official timesteps are one lower."""
+    """Return the int64 timesteps of `sigmas`, 1000 * sigma in float32 without the fraction."""
     return (sigmas.detach().float() * 1000).long()
 
 
@@ -226,11 +200,6 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """Return {"img": x}, the hidden states [B, L, D] after the original block, for another pack's block replacement.
-
-    run: the block.
-    camera: the block's camera input.
-    given: the block's other inputs by ComfyUI's names: `img`, `vec`, `txt`, `pe` and `transformer_options`.
-    """
+    """Run the original block for another pack's block replacement. `given` has ComfyUI's names of the inputs."""
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

@@ -10,8 +10,7 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _texts: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""The texts that nodes show, by node id. Each value is a pair: the id of the latest prompt that ran the node, and its
-texts."""
+"""The id of the latest prompt that ran a node, and the node's texts, by node id."""
 
 
 @contextmanager
@@ -25,18 +24,14 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(*texts: str) -> None:
-    """Log warnings and show them on the running node, below its earlier texts of this run. Without a running node, only
-    log them. A text that the node shows already is skipped.
-
-    A node's first call in a run removes its texts of the previous run. Call `show_warning("")` to remove these texts
-    without a new warning.
-    """
+    """Log warnings and add them to the running node's texts. The first call in a run, also with "", removes the
+    previous run's texts."""
     for text in texts:
         _show(text, logging.WARNING)
 
 
 def show_note(*texts: str) -> None:
-    """Log notes and add them to the texts on the running node, in the same way as `show_warning`."""
+    """Log notes and add them to the running node's texts, in the same way as `show_warning`."""
     for text in texts:
         _show(text, logging.INFO)
 
@@ -66,9 +61,7 @@ def _show(text: str, level: int) -> None:
 
 
 def show_text(text: str) -> None:
-    """Replace the text on the running node; an empty text removes it. Without a running node, do nothing. The page's
-    script web/js/comfy/node_text.js displays the text, because a text that ComfyUI displays itself disappears when the
-    run ends."""
+    """Replace the text on the running node. Without a running node, do nothing."""
     context = get_executing_context()
     if context is not None:
         from server import PromptServer

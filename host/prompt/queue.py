@@ -1,10 +1,4 @@
-"""Access to the prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running.
-
-Before the run, the only known values are numbers, and camera paths that depend only on numbers and files. During
-validation ComfyUI passes a node only its own inputs. A handler that ComfyUI's server calls with each queued prompt
-therefore stores the prompt in a context variable. The server validates the prompt in the same asyncio task, so the
-checks can read that variable.
-"""
+"""Access to the prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -22,7 +16,7 @@ CAMERA_MAKERS = tuple(
 """The nodes that make a camera path within milliseconds, so that they can be evaluated before the run."""
 NUMBERS = ("PrimitiveInt", "PrimitiveFloat")
 IMAGES = ("image",)
-"""The inputs of the nodes in CAMERA_MAKERS that do not affect the path and are not evaluated before the run."""
+"""The inputs of CAMERA_MAKERS that do not affect the path and are not evaluated before the run."""
 Prompt = Mapping[str, Mapping[str, Any]]
 """A prompt in ComfyUI's format: a map from each node id to a map with `class_type` and `inputs`."""
 PRESET = "LingBotWorldCameraPreset"
@@ -31,8 +25,7 @@ _queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default=
 
 
 def register(server) -> None:
-    """Register the pack's parts with `server`, ComfyUI's PromptServer: a handler that stores every queued prompt, and
-    the route WORKFLOW_OF."""
+    """Add to ComfyUI's PromptServer a handler that stores every queued prompt, and the route WORKFLOW_OF."""
     from aiohttp import web
 
     def store(request: dict) -> dict:
@@ -43,8 +36,7 @@ def register(server) -> None:
 
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
-        """Return as JSON the id of the workflow on the canvas that a run was queued from, or null if the client sent
-        none. The query's `prompt` is the id of the run."""
+        """Return as JSON the id of the workflow that the run `prompt` was queued from, or null."""
         run = request.query.get("prompt", "")
         found: Any = next((item[3] for item in _queue_items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
@@ -55,8 +47,7 @@ def register(server) -> None:
 
 
 def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
-    """Set the unused seed of each Camera Preset node without shake to 0. A new seed from the canvas would otherwise
-    make ComfyUI run the node and all later nodes again."""
+    """Set the unused seed of each Camera Preset without shake to 0, so that a new seed runs no node again."""
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
         if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
@@ -64,8 +55,8 @@ def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the inputs with plain values (not links) of the node that ComfyUI is validating, by name. Outside of a
-    validation the result is empty."""
+    """Return the plain values, by input name, of the node that ComfyUI is validating. Outside of a validation the
+    result is empty."""
     try:
         prompt, node = validating_prompt()
     except UnknownError:
@@ -80,9 +71,8 @@ def name_of(node: str) -> str:
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the LoRA file names in the inputs of the running prompt's node with the id `node`. If the class name of
-    the node does not contain "lora", or no running prompt has the node, the list is empty. An input may be an object
-    with the key `lora`, as in rgthree's node for several LoRAs; a LoRA that is switched off is omitted."""
+    """Return the LoRA file names in the inputs of a running prompt's LoRA node, without those switched off. Other nodes
+    give an empty list."""
     found = next((prompt[node] for prompt in _running_prompts() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -94,8 +84,7 @@ def loras_of(node: str | None) -> list[str]:
 
 
 def running_prompt() -> tuple[Prompt, str]:
-    """Return the running prompt, and the id of the node that is running. Raises UnknownError if no prompt runs in this
-    thread."""
+    """Return the running prompt and the running node's id. Raise UnknownError if no prompt runs in this thread."""
     node = running_node()
     found = next((prompt for prompt in _running_prompts() if node in prompt), None)
     if node is None or found is None:
@@ -108,8 +97,7 @@ def _running_prompts() -> list[Prompt]:
 
 
 def _queue_items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's running queue items (number, id, prompt, extra data). If `run` is the id of a finished item,
-    include that item too."""
+    """Return ComfyUI's running queue items (number, id, prompt, extra data), and the finished item `run`."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
@@ -120,8 +108,8 @@ def _queue_items(run: str | None = None) -> list[tuple]:
 
 
 def validating_prompt() -> tuple[Prompt, str]:
-    """Return the prompt that ComfyUI is validating, and the id of the node that it is validating. Raises UnknownError
-    outside of a validation."""
+    """Return the prompt that ComfyUI is validating and the current node's id. Raise UnknownError outside of a
+    validation."""
     context = get_executing_context()
     if context is None or context.node_id not in _queued.get():
         raise UnknownError
@@ -133,17 +121,15 @@ class UnknownError(Exception):
 
 
 class PromptValues:
-    """An evaluator for the inputs of a prompt before the prompt runs, without warnings and notes. It evaluates each
-    node at most once."""
+    """An evaluator for the inputs of a prompt before it runs, without warnings. Each node is evaluated at most once."""
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt
         self._results: dict[str, tuple | None] = {}
 
     def evaluate(self, value: Any) -> Any:
-        """Return the value of an input. For a link, evaluate the linked node and return its output. Raises UnknownError
-        for a loop of links, and for a linked node of a class that is neither in NUMBERS nor in CAMERA_MAKERS. Errors of
-        an evaluated node are passed on."""
+        """Return the value of an input, or of the node output that it links to. Raise UnknownError if the value needs a
+        run."""
         if not is_link(value):
             return value
         node, slot = value
@@ -167,7 +153,7 @@ class PromptValues:
 
 
 def is_link(value: Any) -> bool:
-    """Return whether the value of an input is a link: a list of another node's id and the index of its output."""
+    """Whether an input's value is a link: a list of another node's id and the index of its output."""
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 

@@ -1,10 +1,4 @@
-"""A guider that runs both experts in one sampling run.
-
-`ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and contains a second one for the low-noise expert.
-ComfyUI prepares the conditioning, hooks and wrappers of both before the first step. The solver then runs once over all
-sigmas, so that its history survives the change of experts. As its model the solver gets a `_Switch`, which chooses the
-expert by timestep.
-"""
+"""A guider that runs both experts in one sampling run, so the solver's history survives the change of experts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,19 +21,16 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The low-noise expert's file begins to be read into the page cache this many steps before that expert's first step. If
-the solver may skip steps, the reading begins earlier, by the largest number of steps skipped in a row."""
+"""The steps before the low-noise expert's first step at which its file begins to be read into the page cache."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
 
 class ExpertGuider(comfy.samplers.CFGGuider):
-    """A guider of both experts.
+    """A guider of both experts. Raises InputError for MODELs that are the same, swapped or causal.
 
     models: the MODELs of the high-noise and the low-noise expert.
-    boundary: a noise level, 0 to 1. The high-noise expert predicts from this level upwards, the low-noise expert below.
-
-    Raises InputError if both MODELs are the same, swapped or causal, and for an invalid boundary.
+    boundary: the lowest noise level, 0 to 1, of the high-noise expert.
     """
 
     def __init__(self, models: PerExpert, boundary: float):
@@ -67,11 +58,11 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self.low.set_conds(positive, negative)
 
     def set_cfg(self, cfg: float | PerExpert[float]):
-        """Set the guidance scales. A PerExpert has one scale for each expert; a number is the scale of both."""
+        """Set the guidance scales. A number is the scale of both experts."""
         self.cfg, self.low.cfg = cfg if isinstance(cfg, PerExpert) else (cfg, cfg)
 
     def set_camera_cache(self, mode: CameraCacheMode):
-        """Set the camera cache mode of both experts. Raises InputError for an unknown mode."""
+        """Set the camera cache mode of both experts. Raise InputError for an unknown mode."""
         if mode not in CAMERA_CACHE_MODES:
             raise InputError(f"camera_cache is {mode!r}, expected one of {', '.join(CAMERA_CACHE_MODES)}")
         for guider in (self, self.low):
@@ -79,15 +70,15 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the experts. A
-        shift that is equal to that of the unpatched model is omitted."""
+        """Return the different shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the
+        experts."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
         return [shift for shift in dict.fromkeys(shifts) if shift not in (None, own)]
 
     def is_high(self, timestep: float) -> bool:
-        """Return whether the high-noise expert predicts at this timestep (0 to 1000)."""
+        """Whether the high-noise expert predicts at this timestep (0 to 1000)."""
         return is_high_noise(timestep, self.boundary)
 
     def get_models(self) -> list:
@@ -96,8 +87,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     def sample(
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
-        """Return the sampled latent, as ComfyUI's CFGGuider.sample does with the same arguments. An expert that has no
-        step in `sigmas` is not loaded. Raises InputError for empty sigmas."""
+        """Return the sampled latent. An expert without a step in `sigmas` is not loaded. Raise InputError for empty
+        sigmas."""
         if len(sigmas) == 0:
             raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
@@ -115,9 +106,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _clear_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first of `sigmas` at which the low-noise expert predicts, or `len(sigmas)` if it
-        never does. The expert of a step follows from the step's timestep. With this pack's solvers as `sampler` the
-        timesteps are the official ones, otherwise 1000 * sigma, truncated."""
+        """Return the index of the first sigma at which the low-noise expert predicts, or `len(sigmas)` if there is
+        none."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -125,9 +115,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
 
 class _SwitchingSampler(comfy.samplers.Sampler):
-    """A sampler that runs another sampler with a `_Switch` as its model. ComfyUI calls `sample` after it has prepared
-    the high-noise expert. `sample` starts a nested sampling run with the low-noise expert's guider, so that ComfyUI
-    prepares that expert too. The other sampler runs inside the nested run."""
+    """A sampler that prepares the low-noise expert in a nested sampling run, then runs another sampler with a
+    `_Switch`."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -163,12 +152,12 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 
 
 class CallbackSampler(comfy.samplers.Sampler):
-    """A sampler that only calls `run(model, extra_args)` with the model that ComfyUI has prepared. It returns the noise
+    """A sampler that calls `run(model, extra_args)` with the model that ComfyUI has prepared, and returns the noise
     unchanged."""
 
     makes_chunks = True
-    """Declares that this sampler may run a causal model, which generates a video chunk by chunk. Samplers without this
-    attribute are refused for causal models."""
+    """Declares that this sampler may run a causal model. Samplers without this attribute are refused for causal
+    models."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -179,9 +168,10 @@ class CallbackSampler(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The object that the solver calls as its model. Each call runs the expert that predicts at the timestep, and loads
-    that expert if needed. `high_wrap` and `low_wrap` are the experts in the form in which ComfyUI passes a model to a
-    sampler."""
+    """The solver's model: each call runs the expert that predicts at the timestep.
+
+    high_wrap, low_wrap: the experts in the form in which ComfyUI passes a model to a sampler.
+    """
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at
@@ -196,13 +186,8 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Prepare the low-noise expert without loading its weights. ComfyUI calls this method as a PREPARE_SAMPLING
-        wrapper around `executor`, its own preparation.
-
-        Set `load_low` and `load_high`, which load the weights when an expert's steps begin. Return (model,
-        conditioning, additional MODELs). The additional MODELs are the copies for other devices that MultiGPU CFG Split
-        has made; ComfyUI uses only copies listed there.
-        """
+        """Prepare the low-noise expert without its weights, as a PREPARE_SAMPLING wrapper. Return (model, conditioning,
+        copies on other devices)."""
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]
@@ -252,8 +237,7 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return a copy of the low-noise expert's model options, with the values that the sampler has added to
-        `high_options` during the run, such as CFG++ functions and the timestep."""
+        """Return the low-noise expert's model options with the values that the sampler added to `high_options`."""
         options, inner = _copy_options(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}
@@ -267,6 +251,6 @@ def _copy_options(options: dict) -> tuple[dict, dict]:
 
 
 def _clear_run(guider: comfy.samplers.CFGGuider) -> None:
-    """Delete the conditioning and models that ComfyUI leaves in a guider when a run ends with an error."""
+    """Delete the conditioning and models that ComfyUI leaves in a guider after an error."""
     for name in ("conds", "inner_model", "loaded_models"):
         guider.__dict__.pop(name, None)

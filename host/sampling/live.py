@@ -33,8 +33,7 @@ from .rollout import encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, run_with_model
 
 FOLDER = "walks"
-"""The folder in ComfyUI's output folder in which walks (steered videos) are saved. Each walk's state, camera path and
-latents stay there, even if the run fails."""
+"""The folder in ComfyUI's output folder for each walk's state, camera path and latents."""
 
 
 class WalkOutputs(NamedTuple):
@@ -42,7 +41,7 @@ class WalkOutputs(NamedTuple):
 
     images: all frames, an IMAGE [n, H, W, 3].
     latent: the LATENT of the whole video.
-    state: the state, from which a video can be continued.
+    state: the state from which a video can be continued.
     camera: the camera path, with one pose per frame.
     """
 
@@ -53,14 +52,8 @@ class WalkOutputs(NamedTuple):
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING and the text of a walk's first prompt. The first of these sources is used:
-
-    1. `positive`; the text is then empty.
-    2. `prompt`, encoded by `clip`, if both are there.
-    3. The last prompt of `state`.
-
-    A warning reports a `prompt` that has no effect. Raises InputError without any of these sources.
-    """
+    """Return the CONDITIONING and the text of a walk's first prompt, from `positive` (without text), else `prompt`,
+    else `state`. Raise InputError without a source."""
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
         show_warning(f"The node's prompt has no effect: {instead}.")
@@ -84,19 +77,13 @@ def prepare_live(
     steered: bool,
     **more: Any,
 ) -> LiveRun:
-    """Check the inputs of a walk (a steered video) and return them as a LiveRun, before any file is loaded.
+    """Check the inputs of a walk (a steered video) before any file is loaded. Raise InputError or CameraError for
+    invalid inputs.
 
-    patcher: the MODEL.
-    positive: the CONDITIONING of the first prompt.
-    request: the node's settings; the walk ends with the chunk that reaches `request.frames` frames.
-    image: the start image as an IMAGE, or None.
-    state: the state of an earlier video to continue, or None.
-    path: the camera path to follow if no client steers, or None.
-    steered: whether a client may steer. If False, `path` is required.
-    more: the other fields of the LiveRun, except `rollout` and `frames`.
-
-    Raises InputError for a model with guidance or without camera input, and for inputs that a rollout rejects. Raises
-    CameraError for a camera path that does not fit.
+    image: the start image as an IMAGE.
+    state: the state of an earlier video to continue.
+    path: the camera path to follow if no client steers; required if `steered` is False.
+    more: the other fields of the LiveRun.
     """
     frames = request.frames
     positive, event_notes = without_events(positive)
@@ -120,19 +107,8 @@ def prepare_live(
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
-    """Run a walk (a steered video) and return its results.
-
-    vae: ComfyUI's VAE, which decodes the frames.
-    view: the connection to the client.
-
-    The walk ends:
-    - when the client stops it,
-    - when the path ends,
-    - with the chunk that reaches `run.frames` frames,
-    - at the next forward after an interrupt by ComfyUI.
-
-    Raises InputError if there is neither a client nor a path, and if no frame was made or written.
-    """
+    """Run a walk until it is stopped, ends its path or reaches `run.frames` frames. Raise InputError without a client
+    and a path, or if no frame was made."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = DecoderFactory(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
@@ -154,8 +130,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
 
 
 def _recorded_path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return None if a client steers the walk, else the camera path of `run`. Raises InputError if there is neither a
-    client nor a path."""
+    """Return None if a client steers the walk, else its camera path. Raise InputError if there is neither."""
     if run.steered and view.wait_for_client(alone=run.path is not None):
         return None
     if run.path is None:
@@ -165,7 +140,7 @@ def _recorded_path(run: LiveRun, view: LiveView) -> CameraPath | None:
 
 @contextmanager
 def _open_session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
-    """Yield the session of a walk, and close it at the end, so that even an interrupted walk's files are complete."""
+    """Yield the session of a walk, and close it even after an interrupt, so that its files are complete."""
     spec = run.rollout.spec
     lens = None if path is None else path.intrinsics[0]
     folder = Path(folder_paths.get_output_directory()) / FOLDER
@@ -193,8 +168,7 @@ def _open_session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath
 
 
 def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
-    """Run the session and return the walk's results. The list `lost` collects the reasons why files could not be
-    written, also while the session closes. Raises InputError if no frame was made or written."""
+    """Run the session. `lost` collects the reasons why files could not be written, also while the session closes."""
     callbacks = _WalkCallbacks(run, session, view, lost)
     session.run(callbacks.deliver, callbacks.tell, view.watch)
     album, store = callbacks.album, session.walk.store

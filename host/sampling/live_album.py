@@ -40,9 +40,7 @@ class Album:
 
 
 def decode_by_vae(session: Session) -> Album:
-    """Decode all frames of the walk again by the VAE, and return them as an album. The frames shown so far came from a
-    tiny decoder. If values are too large for fp16, all frames are decoded in fp32. Raises ComfyUI's interrupt exception
-    if the user cancels the run."""
+    """Decode all frames of the walk by the VAE, because the frames shown so far came from a tiny decoder."""
     for exact in (False, True):
         album = Album()
         try:
@@ -57,8 +55,8 @@ def decode_by_vae(session: Session) -> Album:
 
 
 def cut_to_saved(album: Album, store: WalkStore) -> None:
-    """Remove from the album the frames that could not be saved in the walk's folder, `store`, and show a warning on the
-    node. Raises InputError if no frame was saved."""
+    """Remove from the album the frames that could not be saved, and show a warning. Raise InputError if none was
+    saved."""
     made = album.frames
     album.cut(store.chunks)
     if not album.frames:

@@ -28,24 +28,21 @@ from .rollout import NodeRollout
 from .rollout_sampler import free_bytes_on
 
 VAE_SHARE = 0.25
-"""The VAE decodes in tiles if decoding a chunk in one piece needs more than this fraction of the available GPU memory.
-Available is the memory that is free after ComfyUI has unloaded all its models."""
+"""The VAE decodes in tiles if a whole chunk needs more than this fraction of the available GPU memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRun:
     """The checked inputs of a walk (a steered video).
 
-    rollout: the checked inputs for generating the video chunk by chunk.
-    path: the camera path to follow if no client steers, with one pose per frame, or None.
-    steered: whether a client may steer; the run then waits for a client.
-    frames: the walk ends with the chunk that reaches this number of frames.
+    path: the camera path if no client steers, one pose per frame.
+    steered: whether a client may steer; the run waits for it.
+    frames: the walk ends with the chunk that reaches this number.
     text: the prompt, or "" if only its embedding is known.
-    seed: the seed of the noise.
-    kv_cache: the location and number format of cached keys and values.
-    clip: the CLIP that encodes new prompts of the client, or None.
-    moving: whether the video continues while the client sends no input.
-    decoder: the file name in models/vae_approx of the tiny decoder for the preview, or None for the VAE.
+    kv_cache: the place and number format of cached keys and values.
+    clip: the CLIP that encodes new prompts of the client.
+    moving: whether the video continues while no input comes.
+    decoder: the preview's file in models/vae_approx; None for the VAE.
     """
 
     rollout: NodeRollout
@@ -66,8 +63,7 @@ def make_engine(
     """Return the engine of a walk.
 
     image: the start image's latent.
-    new_world: a function that returns a new World with the model.
-    frames: a function that returns a new decoder, in fp32 for the argument True, such as a DecoderFactory.
+    frames: a function that returns a new decoder, in fp32 for True.
     """
     spec = run.rollout.spec
     return Engine(
@@ -97,16 +93,14 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 
 class DecoderFactory:
-    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE.
+    """A factory of decoders with the weights of ComfyUI's VAE, called with True for a decoder in fp32.
 
-    A call with True returns a decoder in fp32, which on a CUDA device always decodes in tiles. A call with False
-    returns a decoder in fp16, or in fp32 if the device is not a CUDA device or ComfyUI's VAE is in fp32. `nbytes` is
-    the number of bytes that a decoder of the second kind needs on a CUDA device, or 0 on other devices.
+    nbytes: the bytes that a decoder needs on a CUDA device; else 0.
     """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Use the weights of `vae`, and decide by the free memory whether videos of this `geometry` are decoded in
-        tiles. Raises CheckpointError for a VAE other than Wan 2.1's."""
+        """Raise CheckpointError for a VAE other than Wan 2.1's. The free memory decides whether videos are decoded in
+        tiles."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
@@ -136,8 +130,7 @@ class PromptEncoder:
         return self._cache[text]
 
     def _encode(self, text: str) -> Tensor:
-        """Return the embedding [1, L, D] of `text` by the CLIP. Afterwards load the causal model again, because ComfyUI
-        may have unloaded it to make room for the CLIP. Raises InputError without a CLIP."""
+        """Encode by the CLIP, then load the causal model again, because ComfyUI may have unloaded it."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

@@ -9,12 +9,10 @@ from ...errors import InputError
 
 ADDRESS = "/lingbot_world/live"
 MOST_BYTES = 1 << 17
-"""A message may have at most this many bytes. The longest prompt fits even if every letter is written as an escape
-sequence."""
+"""The most bytes of a message, enough for the longest prompt in escape sequences."""
 MOST_VIEWS = 16
 PATIENCE = 10.0
-"""A new connection waits at most this many seconds for its node's view, because ComfyUI notifies the page before the
-node creates the view."""
+"""The most seconds that a new connection waits for its node's view, which ComfyUI announces before it exists."""
 views: dict[str, Any] = {}
 """The `LiveView` of each running Live node, by node id."""
 
@@ -27,8 +25,7 @@ def register(server) -> None:
 
     @server.routes.get(ADDRESS + "/running")
     async def running(request: web.Request) -> web.Response:
-        """Return as JSON the running Live nodes' ids, so that a reloaded page can connect to them. If the page is not
-        the one that queued the prompt, the list is empty."""
+        """Return as JSON the running Live nodes' ids, but none to a page that did not queue the prompt."""
         is_own = server.client_id is not None and request.query.get("client") == server.client_id
         return web.json_response(sorted(views) if is_own else [])
 

@@ -29,8 +29,8 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""The names of two messages to pages. WALKS_EVENT sends every page the number of running walks (steered videos).
-START_EVENT sends a walk's start image to the page that queued the prompt."""
+"""The messages with the number of running walks, for every page, and with a start image, for the page that queued the
+prompt."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -54,15 +54,14 @@ def live_view(wait: float) -> Iterator["LiveView"]:
 
 
 def _tell_pages(server) -> None:
-    """Send the number of running walks to every page. ComfyUI itself sends a node's messages only to the page that
-    queued the prompt."""
+    """Send the number of running walks to every page, not only to the page that queued the prompt."""
     if server is not None:
         server.send_sync(WALKS_EVENT, {"walks": len(views)})
 
 
 class LiveView:
-    """The view of one walk (a steered video) by at most one client, which steers the walk or shows a recorded path.
-    `serve_client` runs on the server's event loop. The node's thread calls all other public methods."""
+    """The view of one walk (a steered video) by at most one client. Only `serve_client` runs on the server's event
+    loop."""
 
     def __init__(self, server, wait: float):
         """Create a view that waits at most `wait` seconds for a client. `server` is ComfyUI's PromptServer, or None."""
@@ -87,12 +86,8 @@ class LiveView:
         )
 
     def wait_for_client(self, alone: bool) -> bool:
-        """Wait for a client, at most the time set in the constructor. Return whether a client is connected, or has
-        connected and stopped the walk.
-
-        `alone` is whether the walk can run without a client. If it is True and the page that queued the prompt is
-        closed, the method does not wait. Raises ComfyUI's interrupt exception if the user cancels the run.
-        """
+        """Wait for a client, and return whether one came. If `alone` (the walk can run without a client), do not wait
+        for a closed page."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -101,41 +96,29 @@ class LiveView:
         return self._stopped or self._client is not None
 
     def show_start(self, image: Mapping[str, str], size: tuple[int, int]) -> None:
-        """Send the start image to the page that queued the prompt. `image` is ComfyUI's reference to a file, and `size`
-        is its (width, height) in pixels."""
+        """Send ComfyUI's reference to the start image, and its (width, height), to the page that queued the prompt."""
         if self._server is not None and (context := get_executing_context()) is not None:
             start = {"node": context.node_id, "image": image, "width": size[0], "height": size[1]}
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Connect the client to the session. `steered` is whether the client may move the camera, `prompts` whether it
-        may change the prompt."""
+        """Connect the client to the session. `steered` and `prompts` tell whether the client may move the camera and
+        change the prompt."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._call_in_loop(self._ready.set)
 
     def deliver(self, frames: Frames) -> None:
-        """Send frames to the client. Also store them, because a client that connects later gets the last frame
-        first."""
+        """Send frames to the client. A client that connects later gets the last frame first."""
         self._call_in_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
-        """Send an event of the session to the client (the page that shows the walk). May be called from any thread.
-        `kind` and `message` are the event's name and details, listed at `live.making.EventCallback`."""
+        """Send an event of the session to the client, from any thread. `live.making.EventCallback` lists the events."""
         self._call_in_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop or pause a steered walk that no client steers. The session calls this method before each chunk and while
-        it waits.
-
-        Stop the walk if:
-        - its client has pressed Stop,
-        - its client has been gone for more than `TimeLimits.reconnect` seconds,
-        - no input has come for more than `TimeLimits.gone` seconds.
-
-        Pause the walk after `TimeLimits.idle` seconds without input. Raises ComfyUI's interrupt exception if the user
-        cancels the run, for a walk with a recorded path too.
-        """
+        """Stop or pause a steered walk that no client steers. Raise ComfyUI's interrupt exception if the user cancels
+        the run."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
@@ -205,8 +188,7 @@ class LiveView:
                 task.cancel()
 
     async def _start_status(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return the first status message about the walk for a new client, or None if the client leaves first. During a
-        restart, wait until the new walk has begun."""
+        """Return the first status message for a new client, or None if the client leaves during a restart."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return start_status(self._session, FPS)

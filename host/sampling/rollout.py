@@ -38,11 +38,9 @@ class NodeRollout:
     """The checked inputs of a Rollout node.
 
     patcher: the MODEL.
-    spec: the engine's plan of the video, such as sizes and schedule.
     prompts: the positive and, with guidance, the negative CONDITIONING.
-    notes: notes for the user.
-    start: a latent [1, 16, n, h, w], or None. The latent's last frame becomes the video's first frame.
-    later: the embeddings [1, L, D] of later prompts. A key is the number of the first chunk that uses the embedding.
+    start: a latent [1, 16, n, h, w] whose last frame begins the video.
+    later: the embeddings [1, L, D] of later prompts, by first chunk.
     """
 
     patcher: object
@@ -54,15 +52,14 @@ class NodeRollout:
 
     @property
     def contexts(self) -> list[Tensor]:
-        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt. L is at most the model's
-        text length."""
+        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt."""
         return [prompt[0][0][:, : self.spec.config.text_len].float() for prompt in self.prompts]
 
 
 class RolloutOutputs(NamedTuple):
     """The results of a rollout (a causal model's video).
 
-    latent: the LATENT of the whole video. It begins with the earlier video if the rollout continued a state.
+    latent: the LATENT of the whole video, with a continued video before it.
     images: the new frames, an IMAGE [n, H, W, 3].
     state: the state from which another run continues the video.
     """
@@ -82,18 +79,13 @@ def prepare_rollout(
     state: WorldState | None = None,
     latent: dict | None = None,
 ) -> NodeRollout:
-    """Check the inputs of a rollout (a causal model's video) and return them, before anything is loaded.
+    """Check the inputs of a rollout (a causal model's video) before anything is loaded. Raise InputError or CameraError
+    for invalid inputs.
 
-    patcher: the MODEL.
-    prompts: the positive CONDITIONING, and the negative one for a model with guidance (causal-pretrain).
-    request: the node's settings.
-    image: the start image, an IMAGE, or None.
-    camera: the camera path, or None.
-    state: the state of an earlier video to continue, or None.
-    latent: a LATENT, or None. With a LATENT the video begins with the LATENT's last frame.
-
-    Raises InputError for another kind of model, a missing start, a missing negative prompt and invalid settings. Raises
-    CameraError for a camera path that the model does not take or that is too short.
+    prompts: the positive and, for a model with guidance, the negative CONDITIONING.
+    image: the start image, an IMAGE.
+    state: the state of an earlier video to continue.
+    latent: a LATENT whose last frame begins the video.
     """
     if is_causal(patcher) is None:
         raise InputError("model is not a LingBot-World model: connect Load LingBot-World Causal Model")
@@ -150,9 +142,7 @@ def _unread_setting_notes(request: RolloutRequest, release) -> list[str]:
 
 
 def _remove_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions of other nodes that a rollout removes, and notes for the user. The notes
-    name the removed additions, and the additions that stay but have no effect or are unknown to this pack. Also restart
-    the check of transformer_options; see `restart_option_check`."""
+    """Return the MODEL without the additions that a rollout removes, and notes about other nodes' additions."""
     notes = [*uncalled_patch_warnings(patcher), *unknown_addition_warnings(patcher), *useless_node_warnings(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
@@ -164,14 +154,11 @@ def _remove_additions(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
-    """Sample and decode the video of the checked inputs `run`, and return the results. The node shows a preview after
-    each chunk.
+    """Sample and decode the video, with a preview after each chunk. Raise InputError if keys and values do not fit into
+    memory.
 
     vae: ComfyUI's VAE.
-    seed: the seed of the noise.
-    mode: the location and number format of cached keys and values.
-
-    Raises InputError if keys and values do not fit into memory.
+    mode: the place and number format of cached keys and values.
     """
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
@@ -202,9 +189,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the video's first frame [3, H, W], values -1 to 1. With a `state` it is the first frame of the video that
-    the state continues; otherwise the first image of `image`, an IMAGE. Raises InputError if the sides of `image` are
-    not multiples of STEP pixels, or differ from those of the state's video."""
+    """Return the first frame [3, H, W], values -1 to 1, of the state's video, else of `image`."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -228,8 +213,8 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Return `samples`, the latent [1, 16, n, h, w] of one video, unchanged. Raises InputError for another shape, for
-    zeros, and for a height or width in pixels that is not a multiple of STEP."""
+    """Return `samples` unchanged. Raise InputError unless they are one video's latent, not zero, with sides in
+    multiples of STEP pixels."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(
@@ -248,9 +233,8 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """Return the normalized latent [1, 16, n, h, w] of a video that begins with the start image of `run` and continues
-    with grey frames. `vae` is ComfyUI's VAE. n is at most SETTLED, because all further latent frames would be equal to
-    the last one. Raises InputError for a VAE with another latent."""
+    """Return the normalized latent [1, 16, n, h, w] of the start image and following grey frames. Raise InputError for
+    another model's VAE."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
@@ -265,12 +249,6 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], with up to REACH latent frames before
-    them as context. Return the IMAGE [n, H, W, 3] with the context's frames at the start, so the requested frames are
-    the last ones.
-
-    The context is needed because the VAE's result depends on up to REACH earlier latent frames. Without it, the
-    requested frames would differ from a decoding of the whole latent.
-    """
+    """Decode the last `latent_frames` latent frames. The IMAGE may begin with more frames, decoded for context."""
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

@@ -12,8 +12,10 @@ from ...pipeline.spec import RolloutSpec
 
 
 class RolloutDisplay:
-    """The display of a rollout (a causal model's video) in progress, with a bar and a preview of each chunk's last
-    frame. The bar advances with each forward. The attribute `delivery` collects the finished chunks."""
+    """A progress bar and previews of a rollout (a causal model's video).
+
+    delivery: collects the finished chunks.
+    """
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
         self._spec, self._done = spec, spec.made // spec.chunk
@@ -25,15 +27,15 @@ class RolloutDisplay:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """Show the preview of the previous chunk and the progress of the current one. The loop over chunks calls this
-        method after forward number `forward` of chunk `number`."""
+        """Show the preview of the previous chunk and the progress of the current one, after a forward of chunk
+        `number`."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Add the latent of chunk `number` to the delivery. If the rollout continues a video, the loop first yields the
-        chunks of that video. Such a chunk only advances the progress bar."""
+        """Add the latent of chunk `number` to the delivery. A chunk of a continued video only advances the progress
+        bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:
@@ -52,8 +54,7 @@ class RolloutDisplay:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """Return the previewer that ComfyUI's settings select. If previews are off, return the cheapest previewer, because
-    it runs only once per chunk."""
+    """Return the previewer that ComfyUI's settings select, or the cheapest one if previews are off."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)

@@ -1,9 +1,4 @@
-"""The sampler of a rollout (a causal model's video).
-
-The engine makes chunk after chunk, and ComfyUI runs each forward with its own LoRAs, hooks, wrappers and memory
-management. ComfyUI prepares one sampling run, for one chunk's latent. Each forward gets the inputs of its chunk in
-transformer_options: the cache of keys and values, and a `ChunkInputs`.
-"""
+"""The sampler of a rollout: ComfyUI prepares one sampling run, in which the engine makes chunk after chunk."""
 
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
@@ -38,13 +33,10 @@ def run_with_model(
     seed: int,
     held: int = 0,
 ) -> None:
-    """Let ComfyUI prepare and load the MODEL `patcher`, then call `task(model, device)`.
-
-    The model stays loaded until `task` returns.
+    """Let ComfyUI load the MODEL, then call `task(model, device)`. The model stays loaded until `task` returns.
 
     prompt: a CONDITIONING.
-    loop: the loop over chunks. ComfyUI prepares a run with the loop's latent size and sigmas.
-    seed: the seed that ComfyUI passes to the model. `task` draws the video's noise itself.
+    seed: the seed that ComfyUI passes to the model.
     held: the bytes that `task` keeps on the device besides the weights.
     """
     guider = comfy.samplers.CFGGuider(patcher)
@@ -60,12 +52,7 @@ def run_with_model(
 
 
 class _PreparedModel:
-    """A model prepared by ComfyUI, with the interface of the engine's `CausalModel`. A call returns the velocity.
-
-    A forward may be recorded in a CUDA graph only if no node has added functions that run around the model or in its
-    blocks, and if the attention kernel can be recorded. `LingBotWorldExpert` also requires that all weights are on the
-    GPU and unpatched.
-    """
+    """A model prepared by ComfyUI, with the interface of the engine's `CausalModel`. A call returns the velocity."""
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
@@ -102,12 +89,8 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _cached(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `make()`, which converts the tensor `given`. For each `key` the result is cached until
-        another tensor object is passed as `given`.
-
-        The camera cache recognizes its inputs by identity, so repeated calls must return the same object. An entry of
-        the cache is removed when its `key` is garbage-collected.
-        """
+        """Return `make()`, cached by `key` until `given` is another object. The camera cache recognizes its inputs by
+        identity."""
         if key not in self._cache or self._cache[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._cache[key] = given, make()
@@ -115,24 +98,19 @@ class _PreparedModel:
 
 
 def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
-    """Return the noise [1, 16, frames, h, w] of a video, and a function that returns further noise of a given shape.
-    `size` is (h, w). Both use one CPU generator with this seed, as `lingbot-world generate --seed` does."""
+    """Return a video's noise [1, 16, frames, h, w], and a function that draws more noise of a given shape. `size` is
+    (h, w)."""
     generator = torch.Generator("cpu").manual_seed(seed)
     noise = torch.randn((1, LATENT_CHANNELS, frames, *size), generator=generator)
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video (such as where keys and values are stored), and the bytes that
-    it needs on the device.
+    """Return the memory plan of a causal model's video and its bytes on the device, without the weights. Raise
+    InputError if keys and values do not fit.
 
-    patcher: the MODEL.
-    spec: the engine's plan of the video.
-    mode: the location and number format of cached keys and values.
+    mode: the place and number format of cached keys and values.
     reserved: bytes on the device for other purposes.
-
-    The returned bytes include `reserved`, but not the weights. Raises InputError if the keys and values fit neither on
-    the device nor into host memory.
     """
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)

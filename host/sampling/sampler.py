@@ -18,14 +18,10 @@ from ..prompt.notice import show_note
 
 
 class FlowSolver(comfy.samplers.Sampler):
-    """The official implementation's UniPC or DPM++ 2M solver as a ComfyUI SAMPLER.
+    """The official UniPC or DPM++ 2M solver as a ComfyUI SAMPLER. Raises InputError for an invalid `reuse_threshold`.
 
-    solver: "unipc" or "dpmpp".
-    timesteps: the official integer timesteps, int64 [steps]; None computes them from the sigmas.
-    reuse_threshold: above 0, some steps extrapolate the velocity from earlier predictions, without the model (see
-    `sampling.StepReuse`).
-
-    Raises InputError for an invalid `reuse_threshold`.
+    timesteps: the official integer timesteps, int64 [steps]; None: from the sigmas.
+    reuse_threshold: above 0, some steps reuse earlier predictions.
     """
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
@@ -75,8 +71,7 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 class _ReusingModel:
-    """A wrapper of the model that ComfyUI passes to a sampler. In some steps the wrapper extrapolates the velocity from
-    earlier predictions instead of calling the model."""
+    """A model that in some steps extrapolates the velocity from earlier predictions."""
 
     def __init__(self, model, reuse: StepReuse, steps: int):
         self.model, self.reuse, self.steps_left = model, reuse, steps
@@ -97,12 +92,8 @@ class _ReusingModel:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1], a noise schedule or its
-    last part.
-
-    UniPC's timesteps are sigma * 1000 without the fraction; some of DPM++ are one lower. If the sigmas are exactly
-    those of a DPM++ schedule, the result is the timesteps of DPM++, else those of UniPC.
-    """
+    """Return the official integer timesteps, int64 [steps], for sigmas [steps + 1]. They are UniPC's, unless the sigmas
+    end a DPM++ schedule."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
@@ -112,11 +103,7 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
 
 
 def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
-    """Return the (steps, shift) of the DPM++ schedule that ends with these sigmas, or None if no positive shift fits.
-
-    Both follow from the first sigma and the last sigma above 0. For each sigma 1/sigma = (1 - 1/shift) + (steps/shift)
-    / steps_left, where steps_left is the number of steps from this sigma on.
-    """
+    """Return (steps, shift) of the DPM++ schedule that ends with these sigmas, or None if no positive shift fits."""
     inverse = 1 / sigmas[:-1].double()
     steps_left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
     slope = ((inverse[-1] - inverse[0]) / (1 / steps_left[-1] - 1 / steps_left[0])).item()
@@ -128,8 +115,8 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """Return the LATENT that `guider` and `sampler` make from `latent`, a LATENT, and noise with this seed. Its samples
-    are on ComfyUI's intermediate device."""
+    """Return the LATENT that guider and sampler make from a LATENT and seeded noise, on ComfyUI's intermediate
+    device."""
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))

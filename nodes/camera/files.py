@@ -29,8 +29,8 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return the files that may be read with the camera file `file`: all files in its folder with the same suffix, and
-    ViPE's lens file. Raises InputError for a name outside ComfyUI's input folder and `models/lingbot_world`."""
+    """Return all files that may be read with a camera file: its folder's files with the same suffix, and ViPE's lens
+    file."""
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
     lens = path.parent.parent / "intrinsics" / path.name
@@ -103,11 +103,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
 
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
-    """Return the camera path in a file from pose `start` on, and notes for the user about unused parts of the file.
-
-    The arguments are the node's inputs. Raises InputError for a `file` outside ComfyUI's input folder and
-    `models/lingbot_world`, CameraError for a file that is missing, damaged or too short.
-    """
+    """Return the camera path in a file from pose `start` on, and notes about unused parts of the file."""
     source = host.resolve(file)
     path, notes = read_camera(
         source,
@@ -121,11 +117,8 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Raise InputError or CameraError if the camera file `file` cannot be read.
-
-    `known` has the values of the node's other inputs by name. If one of them is linked, or `format` or `convention` has
-    a value that ComfyUI rejects, only the existence of the file is checked.
-    """
+    """Check that the camera file can be read. If another input is linked or invalid, check only that the file
+    exists."""
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: known.get(name) for name in names}

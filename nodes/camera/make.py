@@ -1,5 +1,4 @@
-"""The nodes that make camera paths: from preset moves, held keys, keyframes, other paths, or the camera editor on the
-canvas."""
+"""The nodes that make camera paths: from presets, held keys, keyframes, other paths, or the camera editor."""
 
 from comfy_api.latest import io, ui
 

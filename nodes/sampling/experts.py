@@ -259,12 +259,7 @@ class LingBotWorldSampler(io.ComfyNode):
 
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
-    """Return the sigmas [steps + 1] and the integer timesteps [steps] of a noise schedule.
-
-    If `denoise` is below 1, they are the last part of a schedule of int(steps / denoise) steps, as in ComfyUI's
-    KSampler. Raises InputError for an invalid number, because ComfyUI does not check numbers that a linked node
-    supplies.
-    """
+    """Return the sigmas [steps + 1] and timesteps [steps] of the last `steps` of int(steps / denoise) steps."""
     from ...sampling import flow_sigmas, flow_timesteps
 
     if not 0 < denoise <= 1:

@@ -20,7 +20,7 @@ from ..validation import NamesToCheck, validate
 from .rollout import make_request
 
 WAIT = 30
-"""A run waits this many seconds, by default, for the page in the browser to connect."""
+"""The seconds that a run waits, by default, for the page in the browser to connect."""
 VAE_ALONE = "the VAE"
 USER, PATH = "me, or else the recorded path", "the recorded path"
 

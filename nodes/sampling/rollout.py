@@ -35,9 +35,7 @@ RELEASE_SHIFT = 0.0
 
 
 def make_request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
-    """Return the RolloutRequest for a node's inputs. `others` are further fields of the request. AS_TRAINED and UNSET
-    become None, which selects the state's size if the video continues a state, else the size with which the model was
-    trained."""
+    """Return the RolloutRequest for a node's inputs. AS_TRAINED and UNSET become None, which selects the default."""
     from ...pipeline.spec import RolloutRequest
 
     return RolloutRequest(
@@ -235,14 +233,8 @@ def _joined(indices: tuple[int, ...]) -> str:
 
 
 def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
-    """Return the denoising steps' indices in the 1,000-step noise schedule, or None to use the indices of the model's
-    release.
-
-    steps: the choice in the combo input.
-    custom: the user's text, used if `steps` is CUSTOM.
-
-    Raises InputError for an invalid text.
-    """
+    """Return the denoising steps' indices in the 1,000-step schedule, or None for the release's. `custom` is used for
+    CUSTOM only."""
     if steps != CUSTOM:
         return STEPS[steps]
     try:
