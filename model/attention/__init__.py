@@ -1,1 +1,1 @@
-"""Attention functions: exact ones, and faster ones that first round queries, keys and values to 8 bits."""
+"""Attention functions, exact or over 8-bit queries, keys and values."""

@@ -1,5 +1,4 @@
-"""The choice of a kernel for self-attention in 8 bits: this project's own, cuDNN's, SageAttention's or comfy-kitchen's.
-On the CPU, or if the kernel fails, plain torch rounds q, k and v to 8 bits and computes an exact softmax."""
+"""The choice of a kernel for 8-bit self-attention. Plain torch computes on the CPU and if the kernel fails."""
 
 import logging
 import sys
@@ -28,25 +27,22 @@ from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
-"""An 8-bit attention kernel passes the accuracy test if its relative RMS error, compared with exact attention, is below
-this."""
+"""The relative RMS error, against exact attention, below which an 8-bit kernel passes the accuracy test."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""The sizes with which 8-bit attention kernels are timed: the number of heads, and the numbers of queries (`rows`) and
-keys. A causal model has more: 6,032 queries in a chunk of four latent frames at 832x464 pixels, and 27,144 keys in a
-full window of 18 latent frames."""
+"""The number of heads, and the other sizes, with which 8-bit attention kernels are timed."""
 
 STREAM_TOKENS = 256
-"""A kernel is tested with this many tokens on a CUDA stream other than the default stream."""
+"""The number of tokens in the test of whether a kernel runs on the current CUDA stream."""
 
 
 class AttentionKernel(NamedTuple):
     """An 8-bit attention kernel.
 
-    package: the kernel's PyPI package, or OURS for this project's own kernel.
-    attend: the function (q, k, v, heads) -> result for q, k and v in 16 bits.
-    attend_to: the function for k and v that are already in 8 bits (Operands: fp8 values with their scale).
-    attend_of: the function for q, k and v as Operands. Both are None if the kernel always quantizes its inputs itself.
-    recordable: False if the kernel ignores the current stream, so that a CUDA graph cannot record it.
+    package: its PyPI package, or OURS.
+    attend: takes q, k and v in 16 bits.
+    attend_to: takes q in 16 bits, fp8 k and v.
+    attend_of: takes fp8 q, k and v.
+    recordable: whether a CUDA graph can record the kernel.
     """
 
     package: str
@@ -63,13 +59,8 @@ def attend_8bit(
     heads: int,
     options: Mapping,  # noqa: ARG001
 ) -> Tensor:
-    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed in 8 bits.
-
-    On a GPU the kernel is the result of `find_kernel`, elsewhere plain torch computes. The result has q's shape and
-    dtype, and may be written to q's memory. `options` are ignored. Raises InputError if no kernel supports the GPU.
-
-    k and v may be Operands (fp8 values with their scale) if `takes_operands` returns True. B must then be 1.
-    """
+    """Return 8-bit attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim]. q may be overwritten. B
+    is 1 for Operands. Raise InputError if no kernel supports the GPU."""
     if not torch.compiler.is_compiling():
         return _attend(q, k, v, heads)
     if isinstance(k, Operand) and isinstance(v, Operand):
@@ -81,17 +72,8 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of one batch element, with q, k and v as Operands (fp8 values with their
-    scale). Only call this function if `attends_to_operands` returns True.
-
-    The result is a tensor in `dtype`, or for int8 and float8_e4m3fn an EightBit with one scale for each token.
-
-    shares: a mask of the latent frames in k and v, fp32 [frames]. It is 0 for each frame to attend to, and -inf for the
-    frames to ignore, which must be the last frames. None means all frames. Without CUDA the mask is ignored.
-
-    If the kernel fails in a call without `shares`, plain torch computes the result. In a call with `shares`, the
-    kernel's error is raised.
-    """
+    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. `shares`, fp32 [frames], masks latent frames:
+    0 to attend, -inf to ignore. The frames to ignore must be last."""
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
@@ -134,9 +116,8 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return SageAttention's result for q, k and v. The mean of a sample of k's tokens is first subtracted from k,
-    which does not change the softmax. SageAttention could subtract the mean itself, but only in place, and k may be a
-    view into the KV cache."""
+    """Return SageAttention's result. k's mean is subtracted here, because SageAttention would change k, maybe the KV
+    cache, in place."""
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -166,8 +147,8 @@ KINDS["attention-8bit"] = Kind(random_attention, exact_attention, WORST_PROBE)
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return how self-attention is computed on a device: "8bit" if `wanted` is "8bit", else "exact". Raises InputError
-    if 8 bits are requested and no 8-bit kernel works on the device."""
+    """Return "8bit" if `wanted` is "8bit", else "exact". Raise InputError for "8bit" if no kernel works on the
+    device."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -176,35 +157,28 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale).
-
-    True if `mode` is "8bit", the kernel reads Operands, and LINGBOT_WORLD_KERNELS does not select another kernel for
-    the operation `cache-8bit`. Call `choose_attention` first, which rejects modes that the device does not support.
-    """
+    """Return whether a causal model's KV cache may hold fp8 keys and values. Call `choose_attention` first."""
     if mode != "8bit" or not attends_to_operands(device, config.head_dim):
         return False
     return device.type != "cuda" or serves("cache-8bit", find_kernel(device, config.head_dim).package, card_of(device))
 
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
-    """Return whether 8-bit attention accepts q, k and v that are already in 8 bits. On a GPU only our own and cuDNN's
-    kernels do; other kernels quantize their inputs themselves. Raises InputError if no kernel works on the GPU."""
+    """Return whether 8-bit attention accepts q, k and v that are already in fp8. Raise InputError if no kernel works on
+    the GPU."""
     return device.type != "cuda" or find_kernel(device, head_dim).attend_of is not None
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens], the layout that our own
-    attention kernel reads. True if this kernel is used, and the kernel that writes transposed values gives the same
-    bits as plain torch on this GPU. Only call this function if `takes_operands` returns True."""
+    """Return whether a KV cache should store fp8 values as [dim, tokens], for our kernel. Call `takes_operands`
+    first."""
     ours = device.type == "cuda" and find_kernel(device, head_dim).package == OURS
     return ours and transposes_exactly(device)
 
 
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the 8-bit attention kernel for a GPU and a head size. On Hopper GPUs it is the first kernel in the table
-    (choice/table.py) that passes the accuracy test. On other GPUs it is the fastest kernel that passes. Raises
-    InputError if no kernel works."""
+    """Return the 8-bit attention kernel chosen for a GPU and a head size. Raise InputError if no kernel is accurate."""
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
         raise InputError(
@@ -224,8 +198,7 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 
 
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the kernel, or a changed copy if a test shows that the kernel always runs on CUDA's default stream. The
-    copy synchronizes the default stream with the current one, and its `recordable` is False."""
+    """Return the kernel, or a synchronized copy if the kernel always runs on CUDA's default stream."""
     if kernel.attend_of is not None:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)
@@ -237,15 +210,12 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 
 
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a CUDA graph may record self-attention. False only in 8-bit attention with a kernel that ignores
-    the current stream. Call `choose_attention` first, which rejects modes that the device does not support."""
+    """Return whether a CUDA graph may record self-attention. Call `choose_attention` first."""
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about 8-bit self-attention, or None if `mode` is not "8bit". The note names the
-    kernel, or states that 8 bits are slower on the CPU. Call `choose_attention` first, which rejects modes that the
-    device does not support."""
+    """Return a note for the user about 8-bit self-attention, or None for other modes. Call `choose_attention` first."""
     if mode != "8bit":
         return None
     if device.type == "cpu":
@@ -256,9 +226,8 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Raise InputError if the device or the model does not allow the requested number format of matrix products
-    (`arithmetic`) or of `attention`. Return notes for the user: one for each of the two that is in 8 bits, and on
-    Apple's GPUs one that the device is untested."""
+    """Return notes for the user about 8-bit products and attention. Raise InputError if the device or model does not
+    support a requested format."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

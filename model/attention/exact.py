@@ -1,4 +1,4 @@
-"""Exact attention by the fastest kernel for the device: one of torch's, or on Hopper GPUs our own."""
+"""Exact attention by the fastest kernel for the device: one of torch's, or our own on Hopper GPUs."""
 
 import logging
 import math
@@ -24,20 +24,15 @@ from ..ops.pointwise import merge_
 from .splitting import MIN_KEYS_TO_SPLIT, TILE, key_parts, part_length, processors
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
-"""The type of an attention function: (q, k, v, heads, options) -> result. q and the result are [B, L, heads*head_dim];
-k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the model's forward."""
+"""An attention function: (q, k, v, heads, options) -> result. q and the result are [B, L, heads*head_dim], k and v [B,
+S, heads*head_dim]. `options` are ForwardOptions."""
 
 FRAMES_BYTES = 2**28
-"""A causal model uses `attend_to_frames` only if the function's intermediate results take at most this many bytes.
-
-`attend_to_frames` runs the same kernels for all chunks, even before the attention window is full. So a CUDA graph can
-replay all chunks. If the results are larger, a graph gains little, because the kernels then take longer than their
-launches.
-"""
+"""A causal model calls `attend_to_frames` only if its intermediate results take at most this many bytes."""
 
 SCORES_BYTES = 2**20
-"""On a CPU with bf16 instructions, attention computes about this many bytes of scores in one step, because so many fit
-into the cache of a core."""
+"""About this many bytes of scores, which fit into a core's cache, are computed in one step on a CPU with bf16
+instructions."""
 
 OURS_HEAD = 128
 """The head size that our own kernel supports."""
@@ -46,16 +41,8 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return exact scaled dot-product attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim].
-
-    The kernel is our own if `attends_by_ours` returns True, and torch's CPU kernel on a CPU. Otherwise cuDNN's (Hopper
-    and later), flash and the memory-efficient kernel are tried in order. A kernel that fails is not tried again with
-    the same device, dtype and head size.
-
-    `options["unlike"]` (int32 [1]) speeds up our own kernel if keys and values end with padding: equal keys with equal
-    values. The option is the number of keys before the padding. Our own kernel then processes one padding key, weighted
-    by the number of padding keys. Other kernels ignore the option. B must be 1.
-    """
+    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. `options["unlike"]`,
+    int32 [1], may count the keys before equal padding keys at the end."""
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
         return made[0][None] if len(made) == 1 else torch.stack(made)
@@ -65,8 +52,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel serves queries q [..., heads*head_dim]. It serves bf16 with a head size of 128, on
-    a Hopper GPU where `ours_works` is True. It is not used during torch.compile."""
+    """Return whether our own kernel serves queries q [..., heads*head_dim]: bf16 with a head size of 128 on Hopper
+    GPUs."""
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
 
@@ -74,8 +61,7 @@ def attends_by_ours(q: Tensor, heads: int) -> bool:
 def _by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
 ) -> Tensor:
-    """Return attention [L, heads*128] of q over k and v [S, heads*128], computed by our own kernel. For `shares` see
-    `attend_to_frames`, for `unlike` see `sdpa`."""
+    """Return attention [L, heads*128]. For `shares` see `attend_to_frames`, for `unlike` see `sdpa`."""
     q, k, v = (
         x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous() for x in (q, k, v)
     )
@@ -88,9 +74,7 @@ def _serves_ours(device: torch.device) -> bool:
 
 
 def compile_ahead(device: torch.device) -> None:
-    """Compile our own attention kernel in a background thread, if the device supports it. Call this before reading the
-    weights, so that the kernel is compiled while they are read. Errors are ignored: `ours_works` later compiles again,
-    and logs them."""
+    """Compile our own attention kernel in a background thread, if the device supports it. Errors are ignored."""
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 
@@ -102,9 +86,8 @@ def _compile() -> None:
 
 @lru_cache
 def ours_works(device: torch.device) -> bool:
-    """Return whether our own kernel for exact attention compiles and gives correct results on this GPU. A failure is
-    logged. On GPUs other than Hopper, or if LINGBOT_WORLD_KERNELS selects another kernel, return False without a
-    test."""
+    """Return whether our exact attention kernel compiles and gives correct results on this GPU. False if the kernel is
+    not selected. A failure is logged."""
     if not _serves_ours(device):
         return False
     generator = torch.Generator(device).manual_seed(0)
@@ -114,8 +97,8 @@ def ours_works(device: torch.device) -> bool:
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
-    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], as if `missing` more copies of the
-    last key and value were appended. For this, log(1 + missing) is added to the last key's logits."""
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], as if the last key and value were
+    repeated `missing` more times."""
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
@@ -124,17 +107,11 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 
 @lru_cache
 def multiplies_bf16() -> bool:
-    """Return whether the CPU has instructions for bf16 products (AMD since Zen 4, Intel Xeon since Sapphire Rapids);
-    False if torch does not know."""
+    """Return whether the CPU has instructions for bf16 products; False if torch does not know."""
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU.
-
-    If the CPU has bf16 instructions, bf16 inputs are multiplied head by head. On one core, 144 queries and 2,592 keys
-    in 4 heads then take 1.5 instead of 4.9 ms. The scores are rounded to bf16, which doubles the error.
-    """
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
     out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
@@ -166,8 +143,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return cuDNN's attention of q over k and v [B, heads, tokens, head_dim], with split keys if that is faster.
-    Raises RuntimeError if cuDNN does not support the inputs."""
+    """Return cuDNN's attention [B, heads, L, head_dim]. Raise RuntimeError if cuDNN does not support the inputs."""
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
     each = part_length(keys, parts)
@@ -182,14 +158,8 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
-    """Return attention [tokens, heads*head_dim] of q over some of the latent frames in k and v [frames * tokens per
-    frame, heads*head_dim]. The same kernels run for any number of ignored frames.
-
-    shares: a mask of the frames, fp32 [frames]. It is 0 for each frame to attend to, and -inf for the frames to ignore,
-    which must be the last frames.
-
-    Raises RuntimeError if the kernel does not support the inputs.
-    """
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim]. `shares`, fp32 [frames], masks latent
+    frames: 0 to attend, -inf to ignore. The frames to ignore must be last."""
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
     q, k, v = (
@@ -201,16 +171,14 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the intermediate results of `attend_to_frames`: one [tokens, dim] in `dtype` for each latent
-    frame. `tokens` is the number of queries, and `dim` the width of a query over all heads."""
+    """Return the bytes of the intermediate results of `attend_to_frames`. `tokens` is the number of queries, `dim`
+    their width over all heads."""
     return frames * tokens * dim * dtype.itemsize
 
 
 @lru_cache
 def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Return whether `attend_to_frames` runs on a device with this dtype and head size. True if the table
-    (choice/table.py) lists cuDNN's kernel for the device and dtype, and a trial call succeeds. Raises
-    torch.OutOfMemoryError if memory runs out."""
+    """Return whether `attend_to_frames` supports a device, dtype and head size, by a trial call."""
     if device.type != "cuda" or SDPBackend.CUDNN_ATTENTION not in _preference(device, dtype):
         return False
     x = torch.zeros(2 * TILE, head_dim, device=device, dtype=dtype)
@@ -225,8 +193,7 @@ def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -
 
 
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cuDNN's attention, a view [B, L, heads, head_dim], and the logarithms of the softmax's denominators, fp32
-    [B, heads, L]. q, k and v are [B, heads, tokens, head_dim]."""
+    """Return cuDNN's attention, a view [B, L, heads, head_dim], and the log-sum-exp, fp32 [B, heads, L]."""
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)
 
@@ -237,7 +204,7 @@ BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-"""torch's attention kernels by their names in the table of kernels (choice/table.py)."""
+"""torch's attention kernels by their names in choice/table.py."""
 
 
 @lru_cache
@@ -249,8 +216,8 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 
 
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Return random bf16 arguments (q, k, v, heads) for the test of an attention kernel. In k, each head's first
-    channel is four times as large as its other channels, because real keys have such channels."""
+    """Return random bf16 q, k and v, and the number of heads, for tests. Some channels of k are large, as in real
+    keys."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
     q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)
@@ -259,7 +226,7 @@ def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, 
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] in fp32, to test kernels."""
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] in fp32, as a reference."""
     q, k, v = (x.float().unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
 

@@ -1,5 +1,4 @@
-"""Attention over float8_e4m3fn operands by a kernel that cuDNN's Python package (nvidia-cudnn-frontend) builds. The
-kernel's result is in 8 bits too, because cuDNN supports no other dtype for the result on Hopper GPUs."""
+"""Attention over float8_e4m3fn operands by a cuDNN graph, whose result is in 8 bits too."""
 
 import atexit
 from functools import lru_cache
@@ -15,27 +14,21 @@ from .fp8 import FP8, Operand, operands, queries_in_8_bits
 from .splitting import TILE, key_parts, part_length, processors
 
 PADDED_KEYS = 256
-"""Zero keys are added as padding only if there are at least this many keys for each zero key."""
+"""The least number of keys for each zero key of padding."""
 NUMERATORS = 256.0
-"""The kernel multiplies the softmax's numerators, at most 1, by this factor before it rounds them to 8 bits."""
+"""The kernel multiplies the softmax's numerators by this factor before it rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys (and zero values) to append to `keys` keys, so that their number is a multiple of
-    TILE, for which cuDNN is faster. Return 0 if there would be more than one zero key for every PADDED_KEYS keys.
-
-    Zero keys are not masked, so they pull attention towards the values' mean: the zero values stand for the mean, which
-    was subtracted. The limit bounds this error. A zero key weighs at most as much as an average key, because the keys'
-    mean was subtracted as well.
-    """
+    """Return the number of zero keys that fill the last tile of keys, or 0 if there would be too many. Attention does
+    not mask zero keys."""
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] by cuDNN, in q's dtype. The
-    inputs are converted to float8_e4m3fn, and a contiguous q is overwritten with the result. Raises cuDNN's errors if
-    cuDNN has no kernel for these sizes."""
+    """Return 8-bit attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim], in q's dtype. A
+    contiguous q is overwritten. Raise cuDNN's errors for unsupported sizes."""
     rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
         in_8_bits = operands(q, k, v, zeros)
@@ -43,9 +36,8 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over the Operands k and v (float8_e4m3fn values with their scale) by
-    cuDNN. q is converted to float8_e4m3fn, and overwritten with the result. Raises cuDNN's errors for unsupported
-    sizes."""
+    """Return attention of q [1, L, heads*head_dim] over fp8 k and v. q is overwritten with the result. Raise cuDNN's
+    errors for unsupported sizes."""
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
 
@@ -53,14 +45,8 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 def cudnn_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of the Operands q, k and v (float8_e4m3fn values with their scale) by cuDNN.
-    The result is a tensor in `dtype`, or for int8 and float8_e4m3fn an EightBit with one scale for each token.
-
-    shares: a mask of the latent frames in k and v, fp32 [frames]. It is 0 for each frame to attend to, and -inf for the
-    frames to ignore, which must be the last frames. None means all frames.
-
-    Raises cuDNN's errors if cuDNN has no kernel for these sizes.
-    """
+    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. For `shares` see `attend_operands`. Raise
+    cuDNN's errors for unsupported sizes."""
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
         if shares is None:
@@ -72,19 +58,14 @@ def cudnn_attention_of(
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
-    """Write cuDNN's attention to `out` and return it. `rows` is the number of batch elements; with a single element,
-    the keys are split if that is faster.
-
-    Parts are full tiles of keys, and a second call computes the keys that remain. One case differs: two parts of an odd
-    number of full tiles are halves, which end in the middle of a tile. A second call for the odd tile would take
-    longer: 486 instead of 453 us in all for 960 queries, 17,280 keys and 40 heads.
-    """
+    """Write cuDNN's attention to `out` and return it. `rows` is the number of batch elements."""
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
     parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1
     if parts == 1:
         values = _graph(device, Shape(rows, queries, keys, heads, head_dim))(q, k, v)[0]
         return merge_fp8_(out, values.flatten(0, 1)[None], v.scaling.mean, v.scaling.scale)
+    # two halves that end within a tile are faster than a second call for one tile
     each = keys // 2 if parts == 2 and keys // TILE % 2 and keys % TILE == 0 else part_length(keys, parts)
     first = [x._replace(values=x.values[: parts * each]) for x in (k, v)]
     made, log_sums = _graph(device, Shape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
@@ -96,10 +77,9 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
 
 
 class Shape(NamedTuple):
-    """The sizes of a cuDNN graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens.
+    """The sizes of a cuDNN graph, for `rows` batch elements.
 
-    If `in_parts`, the `rows` elements are parts of one batch element's keys, and share the queries. The graph then also
-    returns the logarithms of the softmax's denominators, with which the parts are merged.
+    in_parts: `rows` counts parts of one element's keys; log-sum-exps are returned too.
     """
 
     rows: int
@@ -123,7 +103,7 @@ def _handle(device: torch.device) -> Any:
 
 @atexit.register
 def _forget_graphs() -> None:
-    """Free the graphs at exit, because otherwise cuDNN's binding prints 60 lines of warnings about leaks."""
+    """Free the graphs at exit, because otherwise cuDNN's binding prints warnings about leaks."""
     _graph.cache_clear()
     _handle.cache_clear()
 
@@ -133,8 +113,6 @@ def _cudnn() -> ModuleType:
 
 
 class _Graph:
-    """A cuDNN graph (a compiled operation) of attention for one Shape."""
-
     def __init__(self, device: torch.device, shape: Shape) -> None:
         kind = _cudnn().data_type
         self._device, self._shape = device, shape
@@ -147,9 +125,6 @@ class _Graph:
         )
 
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
-            """Return the arguments `dim` and `stride` of cuDNN for a tensor [rows, heads, tokens, head_dim] with the
-            memory order [rows, tokens, heads, head_dim]. If `shared`, the stride of rows is 0, so all rows use the same
-            memory."""
             dim = heads * head_dim
             stride = 0 if shared else tokens * dim
             return {"dim": (rows, heads, tokens, head_dim), "stride": (stride, head_dim, dim, 1)}
@@ -182,9 +157,8 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return the attention, float8_e4m3fn [rows, queries, heads, head_dim], and the logarithms of the softmax's
-        denominators, fp32 [rows, heads, queries]. If `in_parts` is False, the logarithms are empty. The caller must
-        multiply the attention by v's scale and add v's mean."""
+        """Return attention, float8_e4m3fn [rows, queries, heads, head_dim], before v's scale and mean. Also return
+        log-sum-exps, fp32 [rows, heads, queries], empty unless `in_parts`."""
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)

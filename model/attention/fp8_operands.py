@@ -1,5 +1,4 @@
-"""Conversion of queries, keys and values to 8 bits for attention without a KV cache. With a KV cache, kv/cache.py
-converts them. A single kernel applies norm, RoPE and conversion, so each tensor is read once."""
+"""Conversion of queries, keys and values to 8 bits for attention without a KV cache."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -30,14 +29,12 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Apply norm and RoPE to queries, and return them as an Operand (fp8 values with their scale). The scale follows
-    from the norm's weight alone, because the weight bounds a query's length. `given.x` may be overwritten."""
+    """Return queries in fp8 after norm and RoPE. `given.x` may be overwritten."""
     return by_norm(*rotated_fp8(given))
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return keys, after norm and RoPE and minus their estimated mean, as an Operand (fp8 values with their scale).
-    `head_dim` is needed to find the attention kernel. For cuDNN's kernel, tokens of zeros may be appended."""
+    """Return keys in fp8 after norm and RoPE. For cuDNN's kernel, tokens of zeros may follow."""
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))
@@ -46,8 +43,7 @@ def own_keys(given: Unrotated, head_dim: int) -> Operand:
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
-    """Return values x [tokens, dim], minus their mean, as an Operand (fp8 values with their scale). The Operand is
-    transposed if the GPU's attention kernel for `head_dim` requires it."""
+    """Return values x [tokens, dim] in fp8, transposed if the attention kernel for `head_dim` requires it."""
     if not takes_transposed_values(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
     (count, dim), scales = x.shape, scaling(x, x)
@@ -58,7 +54,7 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
 
 
 def _sampled(given: Unrotated) -> Unrotated:
-    """Return a sample of the tokens of `given` (queries or keys before norm and RoPE), copied to new memory."""
+    """Return a copied sample of the tokens of queries or keys."""
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
         for each in (given.x, given.norm_rope.cos, given.norm_rope.sin)
@@ -67,8 +63,6 @@ def _sampled(given: Unrotated) -> Unrotated:
 
 
 def _zeros(x: Tensor) -> int:
-    """Return the number of zero tokens to append to keys or values x [tokens, dim]. On CUDA it is `padding(tokens)`:
-    cuDNN's kernel is faster with full tiles of keys, and does not mask the zeros. On other devices it is 0."""
     return padding(len(x)) if x.device.type == "cuda" else 0
 
 
@@ -78,8 +72,7 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function make(q, k, v, heads) for the table `ALONE` in choice/trials.py. `make` converts a test's q, k
-    and v to 8 bits, and returns a function to time, which only runs the kernel `attend`."""
+    """Return a function for the table `ALONE` in choice/trials.py."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads

@@ -1,5 +1,4 @@
-"""Synchronization of CUDA streams for packages, such as SageAttention 2.x, that always launch kernels on CUDA's default
-stream. Under another current stream, such a kernel reads its inputs before they are computed."""
+"""Synchronization of CUDA streams for packages, such as SageAttention 2.x, that always use the default stream."""
 
 from __future__ import annotations
 
@@ -10,20 +9,16 @@ import torch
 from torch import Tensor
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""The type of a kernel's function: (q, k, v, heads) -> result. q, which may be overwritten, and the result are [B, L,
-heads*head_dim]; k and v are [B, S, heads*head_dim]."""
+"""A kernel's function: (q, k, v, heads) -> result. q and the result are [B, L, heads*head_dim], k and v [B, S,
+heads*head_dim]. q may be overwritten."""
 
 NOT_RECORDED = "%s runs on CUDA's default stream alone, so forwards with it are not recorded, and take longer."
 DELAY = 20_000_000
-"""A test delays a stream by this many clock cycles (about 10 ms), so that the default stream runs ahead."""
+"""The clock cycles (about 10 ms) by which a test delays a stream."""
 
 
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
-    """Return whether `attend` runs on the current CUDA stream instead of always on the default stream.
-
-    The test makes a new stream current, delays it, writes the inputs there, and calls `attend`. A kernel on the default
-    stream does not wait for the inputs, so its result differs from that of a call without delay.
-    """
+    """Return whether `attend` runs on the current CUDA stream, not always on the default stream."""
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     stream.wait_stream(torch.cuda.current_stream(q.device))
@@ -39,11 +34,8 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 
 @lru_cache
 def on_default_stream(attend: Function) -> Function:
-    """Return a function that synchronizes the current stream with CUDA's default stream, on which `attend` always runs.
-
-    The function does not synchronize while a CUDA graph is recorded. The graph then lacks the kernel, and fails the
-    test in model/graphs.
-    """
+    """Return a function that synchronizes the current stream with the default stream, on which `attend` runs. A CUDA
+    graph must not record it."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         current, default = torch.cuda.current_stream(q.device), torch.cuda.default_stream(q.device)
