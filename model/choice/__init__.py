@@ -1,1 +1,1 @@
-"""The choice of kernels: for each operation, a table of kernels that can compute it, tested once on the user's GPU."""
+"""The choice of kernels: a table of kernels for each operation, tested once on the user's GPU."""

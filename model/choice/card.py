@@ -1,4 +1,4 @@
-"""The hardware of a torch device: maker, name and compute capability. Other modules get these facts only from here."""
+"""The hardware of a torch device: maker, name and compute capability."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 Maker = Literal["nvidia", "amd", "apple", "cpu", "other"]
 
 HOPPER = 9
-"""The major number of the compute capability of Hopper GPUs, such as the H100 and H200."""
+"""The major compute capability of Hopper GPUs."""
 
 
 LDS = LEAST_SHARED = 65536
@@ -22,8 +22,8 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory that a Triton program may use, by NVIDIA compute capability, newest first. A GPU has the
-first entry that is not newer than its own capability. GPUs older than all entries have LEAST_SHARED."""
+"""The bytes of shared memory for a Triton program since each NVIDIA compute capability, newest first. Older GPUs have
+LEAST_SHARED."""
 
 
 GEFORCE = {(8, 6), (8, 9), (12, 0), (12, 1)}
@@ -31,8 +31,11 @@ GEFORCE = {(8, 6), (8, 9), (12, 0), (12, 1)}
 
 
 class Card(NamedTuple):
-    """A GPU or another device. `capability` is the compute capability of an NVIDIA GPU, (0, 0) for other devices.
-    `arch` is the name of an AMD GPU's architecture, such as gfx1100, and empty for other devices."""
+    """A GPU or another device.
+
+    capability: the compute capability of an NVIDIA GPU, else (0, 0).
+    arch: an AMD GPU's architecture, such as gfx1100, else empty.
+    """
 
     maker: Maker
     name: str
@@ -41,15 +44,14 @@ class Card(NamedTuple):
 
     @property
     def shared_memory(self) -> int:
-        """The bytes of shared memory that one Triton program may use; on AMD's GPUs, the local data share (LDS)."""
+        """The bytes of shared memory that one Triton program may use."""
         if self.maker != "nvidia":
             return LDS
         return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), LEAST_SHARED)
 
     @property
     def doubles_half_sums(self) -> bool:
-        """Whether the GPU multiplies fp16 twice as fast with sums in fp16 as with sums in fp32. True for the NVIDIA
-        GPUs with a compute capability in GEFORCE."""
+        """Whether the GPU multiplies fp16 twice as fast with sums in fp16 as with sums in fp32."""
         return self.maker == "nvidia" and self.capability in GEFORCE
 
     @property
@@ -69,7 +71,7 @@ def maker_of(device: torch.device) -> Maker:
 
 
 def card_of(device: torch.device) -> Card:
-    """Return the Card (maker, name and capability) of a device."""
+    """Return the maker, name and capability of a device."""
     maker = maker_of(device)
     if maker == "nvidia":
         return Card(maker, torch.cuda.get_device_name(device), capability(device))
@@ -80,7 +82,7 @@ def card_of(device: torch.device) -> Card:
 
 
 def capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of an NVIDIA GPU; (0, 0) for any other device."""
+    """Return the compute capability of an NVIDIA GPU, or (0, 0) for any other device."""
     if maker_of(device) != "nvidia":
         return 0, 0
     major, minor = torch.cuda.get_device_capability(device)
@@ -88,7 +90,7 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 
 def multiplies_half(device: torch.device) -> bool:
-    """Return whether a GPU has matrix instructions for fp16: all of AMD's, and NVIDIA's since Volta."""
+    """Return whether a GPU has matrix instructions for fp16."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return False
     return maker_of(device) == "amd" or capability(device) >= (7, 0)

@@ -1,6 +1,4 @@
-"""A JSON file in the user's cache folder with the results of kernel tests, by GPU, driver and package versions, so that
-each kernel is tested once. The environment variable LINGBOT_WORLD_CARDS names another file. If the variable is set to
-an empty string, nothing is stored."""
+"""The results of kernel tests, stored in a JSON file in the user's cache folder (LINGBOT_WORLD_CARDS names another)."""
 
 from __future__ import annotations
 
@@ -22,14 +20,12 @@ from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
 MOST_CARDS = 20
-"""The JSON file of kernel tests has at most this many entries, one for each combination of GPU, driver and package
-versions. The entries that were written longest ago are dropped first."""
+"""The most entries in the file, one per GPU, driver and package versions. The oldest are dropped."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path of this project's file or folder `name` in the user's cache: lingbot-world/`name` in
-    LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache. If the environment variable `variable` is set, return the path in it
-    instead, or None if it is empty."""
+    """Return the path of this project's file or folder `name` in the user's cache. The environment variable `variable`
+    overrides the path; empty means None."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -38,14 +34,13 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 
 def key_of(card: Card) -> str:
-    """Return the key of a GPU's entry: the GPU's name, the platform, the driver and package versions, joined by
-    bars."""
+    """Return the key of a GPU's entry: its name, the platform, the driver and package versions."""
     return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
 
 
 @lru_cache
 def versions() -> dict[str, str]:
-    """Return the versions of torch, this project and the installed packages with kernels, by name on PyPI."""
+    """Return the versions of torch, this project and the installed kernel packages, by name on PyPI."""
     found = {"torch": str(torch.__version__)}
     for package in (*MODULES, "triton-windows", "lingbot-world"):
         with suppress(PackageNotFoundError):
@@ -55,8 +50,8 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def driver() -> str:
-    """Return the newest version of CUDA that the driver supports, such as "13.0". On AMD's GPUs, return torch's version
-    of HIP. The result is "none" without a GPU, and "not known" if torch cannot report the version."""
+    """Return the newest CUDA version that the driver supports, such as "13.0", or HIP's version on AMD's GPUs. Return
+    "none" without a GPU."""
     if not torch.cuda.is_available():
         return "none"
     if torch.version.hip is not None:
@@ -69,19 +64,17 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the value that `keep` stored for a GPU under `name`, such as the results of a test; None if nothing is
-    stored."""
+    """Return the value that `keep` stored for a GPU under `name`, or None."""
     return _file().get(key_of(card), {}).get(name)
 
 
 def all_of(card: Card) -> dict[str, Any]:
-    """Return all stored values of a GPU by name, such as results of kernel tests."""
+    """Return all stored values of a GPU by name."""
     return _file().get(key_of(card), {})
 
 
 def keep(card: Card, name: str, value: Any) -> None:
-    """Store a JSON value under `name` in the entry of a GPU, and move the entry to the end of the file. If the file
-    then has more than MOST_CARDS entries, the first entries are dropped. Errors in writing the file are ignored."""
+    """Store a JSON value under `name` for a GPU. Errors in writing the file are ignored."""
     cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}
@@ -94,7 +87,7 @@ def _file() -> dict[str, dict[str, Any]]:
 
 
 def read_json(file: Path | None) -> dict[str, Any]:
-    """Return the JSON object in a file; an empty dict if `file` is None, missing, not a regular file, or invalid."""
+    """Return the JSON object in a file, or {} if `file` is None, missing or invalid."""
     with suppress(OSError, ValueError):
         if file is not None and file.is_file():  # a device may have no end
             found = json.loads(file.read_text(encoding="utf-8"))
@@ -103,8 +96,7 @@ def read_json(file: Path | None) -> dict[str, Any]:
 
 
 def write_json(file: Path | None, values: dict[str, Any]) -> None:
-    """Write `values` as a JSON object to a file atomically. Nothing is written if `file` is None. Errors in writing are
-    ignored."""
+    """Write a JSON object to a file atomically, or nothing if `file` is None. Errors are ignored."""
     with suppress(OSError, InputError):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -26,33 +26,31 @@ SIZES: dict[Work, Size] = {
     **_sizes(Size(6032, 0, 1536, 8960), Size(6032, 27144, 1536)),
     "convolution": DECODING,
 }
-"""The sizes, by operation, with which the 1.3B model's speeds are measured. They are those of a chunk of four latent
-frames at 832x464 pixels: in the first feed-forward layer, in attention to a full window, and in a VAE layer at half the
-video's height."""
+"""The sizes with which each operation of the 1.3B model is timed."""
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
-"""The sizes, by operation, with which the 14B model's speeds are measured, for the same chunk as in `SIZES`. Most
-kernels reach a higher speed on larger matrices."""
+"""The sizes with which each operation of the 14B model is timed."""
 TIMES = 5
 
 
 class Rate(NamedTuple):
-    """The kernel chosen for an operation, and its speed in TFLOP/s. `name` is None if no kernel passes the accuracy
-    test. `tflops` is None if no kernel passes or the timing fails."""
+    """The chosen kernel for an operation, and its speed in TFLOP/s.
+
+    name: None if no kernel passes the accuracy test.
+    tflops: None if no kernel passes or the timing fails.
+    """
 
     name: str | None
     tflops: float | None
 
 
 def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
-    """Return the Rate (kernel and speed) of each operation in `sizes`. Operations for which `table.TABLE` has no kernel
-    for the GPU are left out."""
+    """Return the Rate of each operation in `sizes` for which `table.TABLE` has a kernel for the GPU."""
     return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 
 
 def rate(work: Work, device: torch.device, size: Size) -> Rate:
-    """Return the Rate of an operation on a GPU: the chosen kernel and its speed at a size. For kernels in
-    `trials.ALONE` the conversion to 8 bits is not timed, because in the model a cache or other layers usually provide
-    8-bit operands."""
+    """Return the chosen kernel and its speed at a size. For kernels in `trials.ALONE`, the conversion to 8 bits is not
+    timed."""
     name = chosen(work, device, size)
     if name is None:
         return Rate(None, None)
@@ -67,7 +65,7 @@ def _call(work: Work, name: str, arguments: tuple[Any, ...]) -> Callable[[], Ten
 
 
 def rate_of_processor() -> Rate:
-    """Return the CPU's speed for fp32 matrix products, measured with one small product."""
+    """Return the CPU's speed for fp32 matrix products."""
     device = torch.device("cpu")
     x, weight = torch.ones(PROCESSOR.rows, PROCESSOR.dim), torch.ones(PROCESSOR.out, PROCESSOR.dim)
     seconds = seconds_of(lambda: x @ weight.T, device, TIMES)
@@ -75,7 +73,7 @@ def rate_of_processor() -> Rate:
 
 
 def operations(work: Work, size: Size) -> float:
-    """Return the floating-point operations of one call of `work` at a size. A multiply-add counts as two."""
+    """Return the floating-point operations of one call of `work`. A multiply-add counts as two."""
     if work.startswith("attention"):
         return 4.0 * size.rows * size.keys * size.dim
     if work == "convolution":  # 3 frames of 3 x 3 pixels, for a map of `rows` lines and a quarter more columns

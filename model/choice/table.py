@@ -1,5 +1,5 @@
-"""The table of kernels that can compute each operation, best first, with the GPUs that each supports. The environment
-variable LINGBOT_WORLD_KERNELS selects kernels by name: "int8=torch,attention-8bit=comfy-kitchen"."""
+"""The table of kernels for each operation, best first, from which LINGBOT_WORLD_KERNELS may select, such as
+"int8=torch"."""
 
 from __future__ import annotations
 
@@ -19,13 +19,8 @@ from .card import HOPPER, Card
 Work = Literal[
     "linear", "int8", "fp8", "nvfp4", "mxfp8", "attention", "attention-8bit", "cache-8bit", "convolution", "norms"
 ]
-"""An operation for which a kernel is chosen.
-
-`linear` is a matrix product in 16 bits, `int8` one of int8 numbers, and `fp8` one of float8_e4m3fn numbers. `nvfp4` and
-`mxfp8` are matrix products of weights and inputs in these formats. `attention` is exact, `attention-8bit` rounds q, k
-and v to 8 bits, and `cache-8bit` is attention to an 8-bit KV cache. `convolution` stands for the VAE decoder's
-convolutions, `norms` for a block's layer norms.
-"""
+"""An operation for which a kernel is chosen: a matrix product in a number format, attention, the VAE decoder's
+convolutions, or a block's layer norms. `cache-8bit` is attention to an 8-bit KV cache."""
 WORKS: tuple[Work, ...] = get_args(Work)
 
 VARIABLE = "LINGBOT_WORLD_KERNELS"
@@ -42,9 +37,12 @@ _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16
 
 
 class Candidate(NamedTuple):
-    """A kernel that may be chosen for the operation `work`. `name` is a PyPI package, or a short name for one of our
-    own or torch's kernels. `cards` is a function that returns whether a GPU is supported. `dtypes` are the supported
-    dtypes of the inputs."""
+    """A kernel that may be chosen for the operation `work`.
+
+    name: a PyPI package, or a short name for our own or torch's kernel.
+    cards: returns whether a GPU is supported.
+    dtypes: the supported dtypes of the inputs.
+    """
 
     work: Work
     name: str
@@ -61,26 +59,22 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 
 
 def _tensor_cores(card: Card) -> bool:
-    """Return whether a GPU may have int8 matrix instructions: every AMD GPU, and NVIDIA GPUs of compute capability 7.5
-    or later. `missing` and the accuracy test reject AMD GPUs without these instructions."""
+    """Return whether a GPU may have int8 matrix instructions. The accuracy test rejects AMD GPUs without them."""
     return card.maker == "amd" or _since(7, 5)(card)
 
 
 def _off_hopper(card: Card) -> bool:
-    """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on a GPU: on AMD GPUs, and on
-    NVIDIA GPUs of compute capability 7.5, 8.x and 12.x. On an H200 (9.0) it is slower."""
+    """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on a GPU."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
 def _fast_triton(card: Card) -> bool:
-    """Return whether Triton compiles matrix products to matrix instructions: on AMD GPUs, and on NVIDIA GPUs of compute
-    capability 8.0 or later."""
+    """Return whether Triton compiles matrix products to matrix instructions on a GPU."""
     return card.maker == "amd" or _since(8, 0)(card)
 
 
 def _kitchen_convolves(card: Card) -> bool:
-    """Return whether comfy-kitchen's convolution may be faster than torch's on a GPU. True if `_tensor_cores` is True,
-    except on Hopper: on an H200 the convolution is slower."""
+    """Return whether comfy-kitchen's convolution may be faster than torch's on a GPU."""
     return _tensor_cores(card) and card.capability[0] != HOPPER
 
 
@@ -129,29 +123,26 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""Functions by operation. Each returns whether a GPU gets the first accurate kernel in TABLE without timing. The
-function returns True if the order was measured on such a GPU, or if timing would take longer than it saves. Other GPUs,
-and operations without a function, get the fastest accurate kernel."""
+"""Functions by operation that return whether a GPU gets the first accurate kernel in TABLE without timing. Otherwise it
+gets the fastest accurate kernel."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
-    """Return the kernels for an operation on a device, best first. If LINGBOT_WORLD_KERNELS selects a kernel for the
-    operation, other kernels are left out, so the result is empty if that kernel does not support the device. Raises
-    InputError if the variable contains an unknown operation or kernel."""
+    """Return the kernels for an operation on a device, best first, or only the kernel that LINGBOT_WORLD_KERNELS
+    selects. Raise InputError if the variable is invalid."""
     wanted = settings().get(work)
     found = (each for each in TABLE if each.work == work and each.cards(card))
     return tuple(each for each in found if wanted in (None, each.name))
 
 
 def serves(work: Work, name: str, card: Card) -> bool:
-    """Return whether the kernel `name` may be chosen for an operation. True if the table lists the kernel for the GPU,
-    and LINGBOT_WORLD_KERNELS does not select another kernel for the operation."""
+    """Return whether the kernel `name` may be chosen for an operation on a GPU."""
     return any(each.name == name for each in candidates(work, card))
 
 
 def settings() -> dict[str, str]:
-    """Return the kernels that LINGBOT_WORLD_KERNELS selects, by operation. Raises InputError for an unknown operation
-    or kernel, and for two kernels of one operation."""
+    """Return the kernels that LINGBOT_WORLD_KERNELS selects, by operation. Raise InputError for an unknown name, or two
+    kernels of one operation."""
     text = os.environ.get(VARIABLE, "").strip()
     pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
     chosen: dict[str, str] = {}
@@ -167,15 +158,13 @@ def settings() -> dict[str, str]:
 
 
 def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
-    """Return the number format for 8-bit matrix products. It is "fp8" on NVIDIA GPUs of compute capability 9.x and 10.x
-    (Hopper and Blackwell server GPUs), because the int8 kernels available there are not faster than 16-bit products. On
-    other devices it is "int8", which is more accurate."""
+    """Return the number format for 8-bit matrix products: "fp8" on Hopper and Blackwell server GPUs, which lack fast
+    int8 kernels, else "int8"."""
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return why the package of the kernel `name` cannot run on a GPU: it is not installed, it does not load, or
-    comfy-kitchen's own check fails. Return None if it can run, and for kernels that need no package."""
+    """Return why the package of the kernel `name` cannot run on a GPU, or None if it can or no package is needed."""
     module = MODULES.get(name)
     if module is None:
         return None
@@ -185,7 +174,7 @@ def missing(name: str, card: Card) -> str | None:
 
 @cache
 def triton_loads() -> bool:
-    """Return whether Triton can be imported. If Triton is installed but its import fails, the reason is logged."""
+    """Return whether Triton can be imported. If an installed Triton fails, the reason is logged."""
     why = _unusable(MODULES[TRITON])
     if why not in (None, NOT_INSTALLED):
         logging.warning("Triton is not used: %s", why)

@@ -1,5 +1,4 @@
-"""Tests of the accuracy and the speed of the kernels in `table.TABLE` on the user's GPU. Modules with kernels register
-each operation's test in `KINDS`, and each kernel with `attempt`."""
+"""Tests of the accuracy and speed of kernels on the user's GPU, registered by the modules with kernels."""
 
 from __future__ import annotations
 
@@ -21,13 +20,17 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""One timing on a GPU runs the kernel repeatedly, for about LEAST_SECONDS but at most MOST_RUNS times. In a timing of a
-single run of a small matrix product, half of the time would be launch and synchronization."""
+"""The seconds that one timing on a GPU should take, and the most runs of a kernel in it."""
 
 
 class Size(NamedTuple):
-    """The size of the inputs with which a kernel is tested: rows (tokens), keys of attention, input columns `dim`,
-    output columns `out`, and attention's head size."""
+    """The size of a kernel test's inputs.
+
+    rows: the number of tokens or queries.
+    keys: the number of keys in attention.
+    dim: the number of input columns.
+    out: the number of output columns.
+    """
 
     rows: int = 200
     keys: int = 456
@@ -37,8 +40,12 @@ class Size(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The test of all kernels for one operation. `make` returns random arguments, and `exact` returns the exact result
-    for these arguments. A kernel passes if its relative RMS error is below `worst`."""
+    """The test of all kernels for one operation.
+
+    make: returns random arguments.
+    exact: returns the exact result for them.
+    worst: the relative RMS error below which a kernel passes.
+    """
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
     exact: Callable[..., Tensor]
@@ -46,8 +53,12 @@ class Kind(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The result of one kernel's test on a GPU. `error` is the relative RMS error, None if the kernel did not run.
-    `seconds` is the time of one run, None if not timed. `reason` is why the kernel was rejected, None if it passed."""
+    """The result of one kernel's test on a GPU.
+
+    error: the relative RMS error, or None if the kernel did not run.
+    seconds: the time of one run, or None if not timed.
+    reason: why the kernel was rejected, or None if it passed.
+    """
 
     name: str
     error: float | None = None
@@ -58,14 +69,13 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""Functions by operation and kernel name. Each converts a test's arguments to 8 bits, and returns a function to time
-that runs the kernel alone. Only `rates` uses these functions, because in a model other layers or a cache usually
-provide operands in 8 bits."""
+"""Functions by operation and kernel. Each converts a test's arguments to 8 bits, and returns a function that runs the
+kernel alone."""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function as the kernel `name` for tests of the operation `work`. The function
-    takes the arguments that `make` of the operation's Kind returns."""
+    """Return a decorator that registers a function as the kernel `name` of an operation. The function takes the
+    arguments of `Kind.make`."""
 
     def register(function: F) -> F:
         ATTEMPTS[work, name] = function
@@ -76,13 +86,8 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 
 @lru_cache
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
-    """Return the name of the kernel to use for an operation on a device, at a size; None if no kernel passes the
-    accuracy test.
-
-    On GPUs where `by_order` is True, the choice is the first accurate kernel in `table.TABLE`. On others it is the
-    fastest accurate kernel. The first call tests the kernels or reads stored results. Later calls return the same name
-    until `forget` is called.
-    """
+    """Return the name of the kernel to use, or None if no kernel passes the accuracy test. The first call tests the
+    kernels or reads stored results."""
     best = _best(trials(work, device, size))
     if best is not None:
         logging.info("%s by %s on %s", work, best, card_of(device).known_as)
@@ -91,8 +96,8 @@ def chosen(work: Work, device: torch.device, size: Size) -> str | None:
 
 @lru_cache
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all kernels of an operation at a size. If the result of any kernel is not stored yet,
-    all kernels are tested now. A kernel that `table.missing` rejects is not tested, but has a Trial with the reason."""
+    """Return the test results of all kernels of an operation at a size, stored ones if complete. A kernel whose package
+    is missing is not tested."""
     card = card_of(device)
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(kept.read(card, name))}
@@ -110,8 +115,7 @@ def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the name of the kernel that an operation's stored test on a GPU selects, or None if no test is stored or
-    no kernel passed. If tests at several sizes are stored, the newest one counts. No kernel is run."""
+    """Return the kernel that an operation's newest stored test on a GPU selects, or None. No kernel is run."""
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.startswith(f"{work} "):
             return _best(_read(found))
@@ -127,14 +131,14 @@ def _best(tried: Iterable[Trial]) -> str | None:
 
 
 def forget() -> None:
-    """Clear this process's choices, so that the next call chooses again. Stored test results are not deleted."""
+    """Clear this process's choices, so that the next call chooses again. Stored test results stay."""
     chosen.cache_clear()
     trials.cache_clear()
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
-    """Return the test results of the kernels in `found`, all for one operation. If `timed`, and at least two kernels
-    are accurate, the accurate ones are also timed at `size`."""
+    """Test the kernels of one operation. If `timed` and at least two are accurate, also time the accurate ones at
+    `size`."""
     tried = [_try(candidate, device, size) for candidate in found]
     right = [trial for trial in tried if trial.reason is None]
     if not timed or len(right) < 2:
@@ -148,8 +152,6 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Return the result of a kernel's accuracy test. The inputs are smaller than in the model: few rows and at most
-    four heads."""
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:
@@ -166,8 +168,8 @@ def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Return the seconds of one call of `run`, or None if `run` raises an exception. The result is the median of
-    `repeats` timings after an untimed call. Raises torch.OutOfMemoryError if memory runs out."""
+    """Return the seconds of one call of `run`, the median of `repeats` timings, or None if `run` fails. Raise
+    torch.OutOfMemoryError if memory runs out."""
     try:
         run()
         runs = 1
@@ -182,7 +184,6 @@ def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPE
 
 
 def _seconds_of_runs(run: Callable[[], Any], device: torch.device, runs: int) -> float:
-    """Return the mean time in seconds of `runs` calls in a row."""
     wait(device)
     start = time.perf_counter()
     for _ in range(runs):
@@ -200,13 +201,12 @@ def wait(device: torch.device) -> None:
 
 
 def by_order(work: Work, card: Card) -> bool:
-    """Return whether a GPU uses the first accurate kernel in `table.TABLE` for an operation, so that no kernel is
-    timed."""
+    """Return whether a GPU uses the first accurate kernel in `table.TABLE`, so that no kernel is timed."""
     return BY_ORDER.get(work, lambda _card: False)(card)
 
 
 def _read(stored: Any) -> list[Trial]:
-    """Return the trials in a value from the file of stored tests, or [] if the value is None or has another format."""
+    """Return the stored trials, or [] if `stored` is None or has another format."""
     try:
         found = [Trial(*each) for each in stored or () if isinstance(each, list)]
     except TypeError:
