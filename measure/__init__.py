@@ -1,4 +1,4 @@
-"""Measurement of finished videos: how well the camera follows a path (`measurement`), how the look drifts (`drift`)."""
+"""Measurement of finished videos: how well the camera follows a path, and how the look drifts."""
 
 from .chart import render_measurement
 from .mapping import pycolmap

@@ -1,4 +1,4 @@
-"""A chart of a measurement: the path, the camera measured in the video, and the errors of each pair of keyframes."""
+"""A chart of a measurement: the path, the measured camera, and the errors of keyframe pairs."""
 
 import numpy as np
 from PIL import Image
@@ -11,8 +11,8 @@ from .report import error_summary, summary
 
 
 def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Return an RGB image of the path and the measured camera from above and from the side, the errors, and the
-    verdict. `size` is width and height in pixels. Raises InputError for a size outside of 400x250 to 4096x4096."""
+    """Return an RGB chart of the path, the measured camera, the errors and the verdict. `size` is width and height.
+    Raises InputError for an invalid size."""
     sheet = Sheet(size)
     sheet.header(
         f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",

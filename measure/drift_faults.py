@@ -1,4 +1,4 @@
-"""Detection of drift, freezes, flicker, seams between chunks and repeats from the metrics of a video's frames."""
+"""Detection of drift, freezes, flicker, seams between chunks and repeats from frame metrics."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,58 +8,26 @@ import numpy as np
 from .drift_metrics import STRIDE, FrameMetrics
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The thresholds of drift. Each change is measured from the median of the video's first second, the initial value.
-
-BLURRED: the sharpness is below this fraction of its initial value, or above the inverse fraction.
-PALE: the colourfulness is below this fraction of its initial value, or above the inverse fraction.
-TINTED: red minus blue has changed by more than this, in grey levels from 0 to 255.
-DARKER: the brightness has changed by more than this, in grey levels from 0 to 255.
-
-Each quantity is measured twice: on scene content tracked by optical flow, and on the full image, which camera rotation
-also changes. DOUBLING_S states when a frame counts as drifted.
-A video drifts from the first drifted frame from which more than 90 % of the frames to the end are drifted. At least
-half a second must follow.
-"""
+"""The thresholds of drift since the first second: fractions of the sharpness and colourfulness, and differences of red
+minus blue and of the brightness in grey levels (0 to 255)."""
 BLURRED_PLACES = 0.35
-"""The threshold of sharpness for tracked scene content, in place of BLURRED. The fraction is smaller, because content
-loses some detail as the camera comes closer."""
+"""The threshold of sharpness for tracked scene content, which loses detail as the camera comes closer."""
 DOUBLING_S, MOST_GROWN = 5.0, 2.0
-"""The growth of the thresholds for tracked scene content. A frame counts as drifted in either of two cases:
-
-- The tracked content alone exceeds a threshold that grows by the factor 1 + t / DOUBLING_S, t seconds after the start.
-It grows because changes are summed from frame to frame, and so are their errors.
-- The tracked content and the full image both exceed their thresholds, without the factor.
-
-Details of the first case: for sharpness and colourfulness, the factor applies to the logarithm of the fraction, and
-only a fall counts. For tint and brightness, which have a small error, the factor is at most MOST_GROWN.
-Detail of the second case: sharpness and colourfulness must change in the same direction in both measurements.
-"""
+"""The growth of the thresholds for tracked content, as its errors accumulate: the seconds until they double, and the
+largest factor for tint and brightness."""
 STILL = 0.02
-"""A frame is frozen if its difference from the previous frame is below STILL times the third quartile of such
-differences over the video."""
+"""A frame is frozen if its change is below this fraction of the video's usual change, the third quartile."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""A video flickers if the median flicker over half a second exceeds this, in grey levels from 0 to 255. A frame's
-flicker is half of the absolute second difference of the brightness."""
+"""A video flickers if its median flicker over half a second exceeds this, in grey levels (0 to 255)."""
 JERK, RESIDUAL_RATIO = 2.0, 1.8
-"""The thresholds of a seam between chunks. A frame differs from its neighbours, up to three on each side, if it exceeds
-either threshold.
-
-JERK: the difference in pixels between the frame's motion and the median motion of its neighbours.
-RESIDUAL_RATIO: the ratio r / (m + 0.3). r is the frame's residual after motion compensation, and m the median residual
-of its neighbours, both in grey levels from 0 to 255.
-"""
+"""The thresholds of a seam between chunks, against up to three neighbours on each side: the difference of motion in
+pixels, and the ratio of residuals."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
-"""The search for seams tries these lengths of a chunk, in video frames."""
+"""The lengths of a chunk, in video frames, that the search for seams tries."""
 SAME, MOVES, LEAST_GAP_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat, a frame that looks like an earlier one. The difference of two frames is the mean absolute
-difference of their thumbnails, after the mean of each is subtracted. The usual difference is the median difference of
-consecutive frames, over one second around the later frame.
-
-SAME: a frame repeats an earlier one if their difference is below this fraction of the usual difference.
-MOVES: the usual difference must exceed this, in grey levels from 0 to 255, so that a still video is not a repeat.
-LEAST_GAP_S: the earlier frame must be at least this many seconds before.
-"""
+"""The thresholds of a repeat: the difference of two frames as a fraction of the usual change, the least usual change,
+and the least distance in seconds."""
 
 
 class Fault(NamedTuple):
@@ -76,7 +44,7 @@ class Fault(NamedTuple):
 
 
 def find_faults(metrics: FrameMetrics) -> list[Fault]:
-    """Return the faults of a video, the earliest first. `metrics`: the metrics of the video's frames."""
+    """Return the faults of a video, the earliest first."""
     found = [*_drifts(metrics), *_frozen(metrics), *_flickers(metrics), *_seams(metrics), *_repeats(metrics)]
     return sorted(found, key=lambda fault: fault.begins_s)
 
@@ -96,19 +64,14 @@ def _drifts(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.ndarray, tuple[str, str]]]:
-    """Yield (name, change, off, words) for each kind of drift.
-
-    change: [f], the accumulated change of tracked content, relative to the median of the first second, in units of the
-    threshold.
-    off: bool [f], whether a frame counts as drifted (see DOUBLING_S).
-    words: two comparisons for the message, such as "less than 60% as sharp as". The first is for a negative `change`,
-    the second for a positive one.
-    """
+    """Yield (name, change in units of the threshold [f], drifted frames [f], words for a fall and for a rise) for each
+    kind of drift."""
     second, grown = max(round(metrics.fps), 2), 1 + np.arange(len(metrics)) / metrics.fps / DOUBLING_S
 
     def since(values: np.ndarray) -> np.ndarray:
         return values - np.median(values[:second])
 
+    # off: tracked content exceeds the grown threshold, or content and full image both exceed the plain one
     for name, measure, word, least, least_places in (
         ("sharpness", "sharpness", "sharp", BLURRED, BLURRED_PLACES),
         ("colour", "colourfulness", "colourful", PALE, PALE),
@@ -127,13 +90,7 @@ def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.n
 
 
 def _begin(curve: np.ndarray, passed: int) -> int:
-    """Return the index of the frame at which a drift begins. `curve` [f] is the accumulated change in each frame, and
-    `passed` the frame at which it exceeds its threshold.
-
-    A step is the change from one frame to the next, positive in the direction of the drift. The fastest of the last 2 *
-    STRIDE steps before `passed` is the drift's speed. The drift begins after the last step that is below a quarter of
-    this speed, or at frame 0 without such a step.
-    """
+    """Return the first frame of a drift, from the frame `passed` at which the drift exceeds its threshold."""
     way = -np.sign(curve[passed])
     steps = -way * np.diff(curve[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max(initial=0) / 4)
@@ -170,10 +127,7 @@ def _flickers(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _seams(metrics: FrameMetrics) -> list[Fault]:
-    """Return a list with one fault if the video has a seam every n frames, for an n in CHUNKS, else an empty list. A
-    seam is a frame that differs from its neighbours in motion or in the residual after motion compensation (see JERK).
-    Every n-th frame is tested, at least three frames: more than 80 % of them must be seams, and 90 % of all other
-    frames must be clearly below the thresholds."""
+    """Return a list of at most one fault: seams every n frames, for an n in CHUNKS."""
     if len(metrics) < 8:
         return []
     around = [
@@ -195,8 +149,7 @@ def _seams(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _repeats(metrics: FrameMetrics) -> list[Fault]:
-    """Return a list with one fault if half a second of a moving video repeats earlier frames one by one, else an empty
-    list."""
+    """Return a list of at most one fault: half a second of a moving video repeats earlier frames."""
     small = metrics.thumbnails.reshape(len(metrics), -1)
     small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
     run, apart = max(round(metrics.fps / 2), 2), max(round(metrics.fps * LEAST_GAP_S), 2)

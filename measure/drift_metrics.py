@@ -1,4 +1,4 @@
-"""Metrics of each frame of a video, and changes of the scene content that optical flow tracks between frames."""
+"""Metrics of each frame of a video, and changes of the scene content that optical flow tracks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,33 +10,29 @@ from ..errors import InputError
 from .tracks import opencv
 
 LONGER_SIDE = 480
-"""A frame with a longer side above this number of pixels is downscaled to it."""
+"""The longest side of a frame in pixels; larger frames are downscaled."""
 THUMBNAIL = (32, 18)
-"""The width and height, in pixels, of the thumbnails that show whether a frame repeats an earlier one."""
+"""The width and height of the thumbnails that show whether a frame repeats an earlier one."""
 STRIDE = 4
 """The interval, in frames, over which changes of sharpness and colour of tracked content are measured."""
 LEAST_OVERLAP = 0.05
-"""Two frames are compared only if at least this fraction of the image is visible in both."""
+"""The fraction of the image that must be visible in two frames for a comparison."""
 
 
 @dataclass(frozen=True)
 class FrameMetrics:
-    """The metrics of each of a video's f frames, as arrays [f] unless stated otherwise. Grey values and colours are 0
-    to 255. Values that compare a frame with the previous one are 0 for the first frame.
+    """The metrics of a video's f frames, arrays [f]. Grey values and colours are 0 to 255.
 
-    sharpness: var(Laplacian) / (var(grey) + 1) of the grey values, so that contrast nearly cancels.
+    sharpness: var(Laplacian) / (var(grey) + 1) of the grey values.
     colourfulness: as defined by Hasler and Suesstrunk (2003).
     brightness: the mean grey value.
     tint: the mean of red minus blue.
-    change: the mean absolute difference of grey values from the previous frame.
+    change: the mean absolute grey difference from the previous frame.
     thumbnails: float32 [f, 18, 32], the grey values.
-    sharpness_change, colourfulness_change: the change of tracked content since the first frame in sharpness and in
-    colourfulness, as an accumulated log ratio. Content is tracked by optical flow (Kroeger and others, 2016).
-    tint_change, brightness_change: the change of tracked content since the first frame in red minus blue and in
-    brightness, as an accumulated difference.
-    motion: [f, 2], the median motion of the content from the previous frame: columns and rows, in pixels of the frame
-    as downscaled (see LONGER_SIDE).
-    residual: the mean absolute difference from the previous frame after motion compensation.
+    sharpness_change, colourfulness_change: accumulated log ratios of tracked content.
+    tint_change, brightness_change: accumulated differences of tracked content.
+    motion: [f, 2], the median motion (columns, rows) from the previous frame.
+    residual: the mean absolute difference after motion compensation.
     fps: the frame rate, a number.
     """
 
@@ -59,8 +55,7 @@ class FrameMetrics:
 
 
 class _Frame(NamedTuple):
-    """A frame with at most LONGER_SIDE pixels on its longer side. `colours` [h, w, 3] and the denoised `grey` [h, w]
-    are float32, 0 to 255. `small_colours`, float32, and `small_grey`, uint8, show the frame at half this size."""
+    """A frame, at most LONGER_SIDE pixels long, and its half-size copies. Only `small_grey` is uint8."""
 
     colours: np.ndarray
     grey: np.ndarray
@@ -85,9 +80,8 @@ class _Frame(NamedTuple):
 
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
-    """Return the metrics of RGB frames, uint8 [H, W, 3]. `frames` is iterated once. `fps`: the frame rate. Raises
-    InputError for fewer than two frames and for an `fps` below 0.001 or of 1000 or more, and DependencyError without
-    OpenCV."""
+    """Return the metrics of RGB frames, uint8 [H, W, 3]. Raises InputError for fewer than two frames or an invalid
+    `fps`, DependencyError without OpenCV."""
     cv2 = opencv()
     if not 0.001 <= fps < 1000:
         raise InputError(f"`fps` {fps}: expected 0.001 or more and less than 1000 frames a second")
@@ -122,8 +116,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame, the previous frame, and the last earlier frame with an index that is a multiple of STRIDE. None
-    replaces an earlier frame that does not exist or has another size."""
+    """Yield each frame, the previous one, and the last one at a multiple of STRIDE. None replaces missing frames and
+    other sizes."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):
@@ -142,9 +136,7 @@ def colourfulness(colours: np.ndarray) -> float:
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return the change of brightness, the motion in columns and rows, and the residual after motion compensation, from
-    the frame `before` to `frame`. Without enough overlap (LEAST_OVERLAP) the residual is the mean absolute difference
-    without motion compensation, and the other values are 0."""
+    """Return the change of brightness, the motion in columns and rows, and the residual after motion compensation."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < LEAST_OVERLAP:
@@ -155,20 +147,15 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
 
 
 def _content_changes(one: _Frame, two: _Frame) -> np.ndarray:
-    """Return three changes [3] from `one` to `two` in the scene content that both show: the log ratios of sharpness and
-    of colourfulness, and the difference of red minus blue. Each frame is warped onto the other, and the two results are
-    averaged, because warping blurs."""
+    """Return the changes [3] of the content in both frames: log ratios of sharpness and colourfulness, difference of
+    tint."""
     there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
     return (_warped_changes(one, two, there, back) - _warped_changes(two, one, back, there)) / 2
 
 
 def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the three changes of `_content_changes` from `onto` to `other`, after `other` is warped onto `onto`.
-
-    `there` [h, w, 2] is the flow from `onto` to `other`, `back` the reverse flow. Pixels are skipped if the two flows
-    do not lead back to within half a pixel. The result is 0 if fewer than the fraction LEAST_OVERLAP of the pixels
-    remain.
-    """
+    """Return the changes of `_content_changes` after `other` is warped onto `onto`. `there` is the flow from `onto` to
+    `other`."""
     cv2 = opencv()
     returned, inside = _warp(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)
@@ -186,8 +173,7 @@ def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.nda
 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Return the optical flow, float32 [h, w, 2] in columns and rows, from `one` to `two`, both grey uint8 [h, w]. If a
-    side is below 16 pixels, the flow is 0."""
+    """Return the optical flow, float32 [h, w, 2] in columns and rows; 0 for an image smaller than 16 pixels."""
     cv2 = opencv()
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)
@@ -195,8 +181,7 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source inside the image. The
-    source of a pixel is its position plus its flow."""
+    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source inside the image."""
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

@@ -20,8 +20,7 @@ def summary(metrics: FrameMetrics, faults: list[Fault]) -> list[str]:
 
 
 def table(metrics: FrameMetrics) -> list[str]:
-    """Return the lines of a table: a header, and the mean metrics of each second. Sharpness is relative to the first
-    second."""
+    """Return the lines of a table: a header, and the mean metrics of each second."""
     values = np.stack([values for _, values in _series(metrics)], 1)
     seconds = (np.arange(len(metrics)) / metrics.fps).astype(int)
     rows = [(int(second), values[seconds == second].mean(0)) for second in np.unique(seconds)]
@@ -44,8 +43,8 @@ def as_values(metrics: FrameMetrics, faults: list[Fault]) -> dict[str, Any]:
 
 
 def render_drift(metrics: FrameMetrics, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Return an RGB chart of each metric over time, with the messages about faults. `size` is width and height in
-    pixels. Raises InputError for a size outside of 400x250 to 4096x4096."""
+    """Return an RGB chart of each metric over time. `size` is width and height. Raises InputError for an invalid
+    size."""
     sheet = Sheet(size)
     sheet.header(f"{len(metrics)} frames, {len(metrics) / metrics.fps:.1f} s", "left to right: the video's time")
     columns = 120  # as many as are distinguishable

@@ -13,19 +13,17 @@ from ..errors import require
 from .tracks import Tracks
 
 REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Two keyframes are matched only if the distance between them, counted in keyframes, is one of these. Their shared
-points are then passed to the mapper."""
+"""The distances, counted in keyframes, at which two keyframes are matched."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
-"""A point with a triangulation angle below this is dropped. pycolmap's default of 1 suits photographs, but the
-keyframes of a video are closer together."""
+"""The least triangulation angle of a point. pycolmap's default of 1 suits photographs, which are farther apart."""
 NEAR = 1.0
-"""A match is an inlier in two-view RANSAC if its residual is at most this number of pixels."""
+"""The largest residual of an inlier in two-view RANSAC, in pixels."""
 
 
 def pycolmap() -> ModuleType:
-    """Return the module pycolmap with its log silenced and, in the main thread, Python's SIGTERM handler restored,
-    because pycolmap's handler prints a stack trace. Raises DependencyError if pycolmap is missing."""
+    """Return the module pycolmap, without its log and its SIGTERM handler. Raises DependencyError if pycolmap is
+    missing."""
     module = require("pycolmap")
     module.logging.minloglevel = 3
     if threading.current_thread() is threading.main_thread():
@@ -34,13 +32,11 @@ def pycolmap() -> ModuleType:
 
 
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where no camera was found, and the lens [4].
+    """Return the keyframes' camera-to-world matrices [k, 4, 4], NaN where no camera was found, and the lens [4]. The
+    unit of length is arbitrary.
 
-    lens: [4], fx, fy, cx, cy in pixels of the frames as resized for tracking.
-    known: whether this lens is returned unchanged. If not, its focal length is a first guess, and the refined lens is
-    returned. If the mapper finds no camera at all, `lens` is returned in both cases.
-
-    The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
+    lens: fx, fy, cx, cy in pixels of the tracked frames.
+    known: whether the lens is fixed; if not, it is refined.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -69,8 +65,8 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Write the keyframes into pycolmap's database, with one camera and one rig, and return the ids of the images. The
-    camera is a PINHOLE if the lens is `known`, else a SIMPLE_PINHOLE, which has fx as its only focal length."""
+    """Write the keyframes into pycolmap's database, and return the ids of the images. A lens that is not `known` has
+    one focal length."""
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])

@@ -1,5 +1,4 @@
-"""Measurement of how well a generated video follows a camera path: the camera motion between pairs of keyframes is
-estimated from the video and compared with the path's."""
+"""Measurement of how well a video follows a camera path, by the motion between pairs of keyframes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,47 +13,34 @@ from ..errors import CameraError
 from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
 
 EVERY = 8
-"""The default distance, in frames, between the two keyframes of each pair that is compared."""
+"""The default distance, in frames, between the two keyframes of a pair."""
 MOVING = 0.25
-"""The direction of motion is judged only if the path's step between two keyframes is longer than this fraction of the
-path's longest such step."""
+"""The least step of the path for a judged direction, as a fraction of the path's longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The limits for the errors of a pair of keyframes. A larger error is a fault.
-
-TURN_DEG, TURN_SHARE: the limit of the rotation error is TURN_DEG degrees, or TURN_SHARE times the path's rotation if
-this is larger.
-DIRECTION_DEG: the limit of the angle between the measured and the path's direction of motion, in degrees.
-"""
+"""The largest errors without a fault: of the rotation, in degrees or as a fraction of the path's rotation, whichever is
+larger; of the direction, in degrees."""
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
-"""The limits for the parallax between two keyframes where the path only rotates. A parallax above both limits is a
-fault, because it shows that the camera also moves.
-
-ROTATION_PARALLAX: a limit in pixels of the tracked frames.
-ROTATION_SHARE: a limit as a fraction of the image shift by the rotation, which is the rotation in radians times the
-focal length. It allows for a lens that differs a little from the path's, because the difference looks like parallax.
-"""
+"""The largest parallax without a fault where the path only rotates: in pixels, or as a fraction of the image shift by
+the rotation, whichever is larger."""
 AMBIGUOUS_RATIO = 3.0
-"""The limit of ambiguity. A pair of keyframes with a fault is ambiguous, and therefore not judged, if the path's motion
-fits the tracked points almost as well as the measured motion. The test: the residual under the path's motion is at most
-AMBIGUOUS_RATIO times the residual under the measured motion."""
+"""A fault is ambiguous if the residual under the path's motion is at most this many times the residual under the
+measured motion."""
 FOLLOWING = 0.75
-"""A video follows its path if at least this fraction of the keyframe pairs with a measured motion have no fault."""
+"""The fraction of the pairs with a measured motion that must have no fault."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The camera's motion between two keyframes of a video, compared with the path's motion.
+    """The camera's motion between two keyframes, compared with the path's. Pixels are those of the tracked frames.
 
     first, last: the frame numbers of the keyframes.
-    path_motion: [4, 4], the pose of `last` relative to `first` on the path.
-    path_moves: whether the path's translation is long enough to judge the direction.
+    path_motion: [4, 4], the path's pose of `last` relative to `first`.
+    path_moves: whether the path moves enough to judge the direction.
     tracks: the number of points visible in both frames.
-    found: [4, 4], the measured relative pose in an arbitrary unit of length; None if no camera was found.
-    parallax: the measured parallax, in pixels of the tracked frames; 0 without `found`.
-    focal: the focal length, in pixels of the tracked frames.
-    residual, path_residual: the median residuals of the tracked points under the measured and under the path's motion,
-    in pixels of the tracked frames; 0 without `found`. If `path_moves` is False, `path_residual` is that of the path's
-    rotation alone.
+    found: [4, 4], the measured relative pose; None if not found.
+    parallax: the measured parallax in pixels; 0 without `found`.
+    focal: the focal length in pixels.
+    residual, path_residual: the points' median residuals under both motions, in pixels.
     """
 
     first: int
@@ -86,8 +72,8 @@ class Pair:
 
     @property
     def direction_error_deg(self) -> float:
-        """The angle between the measured and the path's direction of motion, in degrees. NaN in three cases: no motion
-        was found, the path's motion is too short to have a direction, or the measured camera stands still."""
+        """The angle between the measured and the path's direction of motion, in degrees; NaN if one of them has no
+        direction."""
         if not self.path_moves or self.found is None or not self.found[:3, 3].any():
             return np.nan
         cosine = unit(self.path_motion[:3, 3]) @ unit(self.found[:3, 3])
@@ -95,8 +81,7 @@ class Pair:
 
     @property
     def fault(self) -> str:
-        """A message on how the measured motion differs from the path's. It is empty if the two agree or no motion was
-        found."""
+        """A message on how the measured motion differs from the path's; empty if they agree or no motion was found."""
         if self.found is None:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
@@ -111,17 +96,14 @@ class Pair:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether the pair is ambiguous: the measured motion has a fault, but the path's motion fits the tracked points
-        almost as well (see AMBIGUOUS_RATIO). False if the directions differ by more than 90 degrees, or if the path
-        moves but the measured camera stands still."""
+        """Whether the measured motion has a fault, but the path's motion fits the points almost as well."""
         if not self.fault or self.found is None or (self.path_moves and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
         return self.path_residual <= AMBIGUOUS_RATIO * self.residual and not self.direction_error_deg > 90
 
     @property
     def note(self) -> str:
-        """A message with the pair's fault, or with the reason why the pair was not judged; empty if the measured motion
-        has no fault."""
+        """A message with the pair's fault, or why the pair was not judged; empty without a fault."""
         if self.found is not None:
             return "undecided: the path fits the tracks about as well" if self.ambiguous else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
@@ -130,12 +112,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The measurement of a video.
-
-    path: the camera path that the video was made with.
-    pairs: the pairs of keyframes, compared with the path.
-    camera: the measured camera.
-    """
+    """The measured camera of a video, and the pairs of keyframes compared with the video's path."""
 
     path: CameraPath
     pairs: tuple[Pair, ...]
@@ -148,7 +125,7 @@ class Measurement:
 
     @cached_property
     def judged(self) -> tuple[Pair, ...]:
-        """The pairs for which a motion was found, without the ambiguous ones (see `Pair.ambiguous`)."""
+        """The pairs for which a motion was found, without the ambiguous ones."""
         return tuple(pair for pair in self.found if not pair.ambiguous)
 
     @property
@@ -158,9 +135,7 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """Whether the video follows its path: at least the fraction FOLLOWING of the pairs with a measured motion must
-        have no fault. None, undecided, if a motion was found for fewer than half of the pairs, or if the ambiguous
-        pairs could change the verdict."""
+        """Whether the video follows its path, or None if too few pairs were measured or judged."""
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following
@@ -169,12 +144,8 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A tuple of the frame numbers [m], the path's poses and the measured poses of the m keyframes for which a
-        camera was found.
-
-        Poses are [m, 4, 4], camera-to-world relative to the first of these keyframes. One factor scales all measured
-        translations, so that they fit the path's by least squares. The factor is at least 0.
-        """
+        """The frame numbers [m], the path's poses and the measured poses [m, 4, 4] of the keyframes with a camera,
+        relative to the first, with the measured translations scaled to the path's."""
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
         if not len(frames):
@@ -186,34 +157,30 @@ class Measurement:
 
     @cached_property
     def rotation_errors_deg(self) -> np.ndarray:
-        """The RotErr [m] of each keyframe with a camera: the angle in degrees between the measured rotation and the
-        path's. CamI2V's evaluation/glomap_evaluation.py reports the sum of the same angles in radians."""
+        """The angle in degrees between the measured and the path's rotation, for each keyframe with a camera."""
         _, wanted, found = self.poses
         return angle_deg(np.swapaxes(wanted[:, :3, :3], 1, 2) @ found[:, :3, :3]) if len(wanted) else np.empty(0)
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The TransErr [m] of each keyframe with a camera: the distance between the measured position, scaled as in
-        `poses`, and the path's position, in world units."""
+        """The distance between the measured, scaled position and the path's, for each keyframe with a camera."""
         _, wanted, found = self.poses
         return np.linalg.norm(wanted[:, :3, 3] - found[:, :3, 3], axis=1)
 
 
 def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Return the median rotation error and direction error of the pairs, in degrees; NaN if no pair has the error."""
+    """Return the pairs' median rotation error and direction error, in degrees; NaN if no pair has the error."""
     errors = np.array([(pair.turn_error_deg, pair.direction_error_deg) for pair in pairs]).reshape(-1, 2).T
     turn, direction = (float(np.median(known)) if len(known := each[~np.isnan(each)]) else np.nan for each in errors)
     return turn, direction
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """Return a comparison of a video's camera with `path`.
+    """Return a comparison of a video's camera with `path`. Raises CameraError for frames that do not fit the path,
+    DependencyError without OpenCV or pycolmap.
 
-    frames: grey, uint8 [H, W], iterated once. Frame i was generated with pose i of the path.
-    every: the distance in frames between the two keyframes of a pair (None: 8).
-
-    The lens is that of the path's first pose, scaled to the frames' size. Raises CameraError for one frame, more frames
-    than poses, frames of several sizes, or `every` below 1, and DependencyError without OpenCV or pycolmap.
+    frames: grey, uint8 [H, W]; frame i belongs to pose i.
+    every: the distance of a pair's keyframes in frames; None: 8.
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
@@ -231,9 +198,8 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
 
 
 def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
-    """Return the comparison of an estimated camera with a camera path that has at least as many frames. `every`: the
-    distance in frames between the two keyframes of a pair. If a frame at this distance is not a keyframe, the nearest
-    keyframe is used."""
+    """Return the comparison of an estimated camera with a path of at least as many frames. `every` is the distance in
+    frames between paired keyframes."""
     keys = camera.tracks.frames
     starts = range(0, keys[-1], every)
     chosen = np.unique([np.abs(keys - frame).argmin() for frame in (*starts, keys[-1])])
@@ -244,8 +210,7 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
-    """Return the comparison between the keyframes with the indices `first` and `last`. The direction is judged if the
-    path's step between them is longer than `least`, in world units."""
+    """Return the comparison of the keyframes with these indices. A path's step of at most `least` has no direction."""
     frames = camera.tracks.frames
     path_motion = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     path_moves = bool(np.linalg.norm(path_motion[:3, 3]) > least)

@@ -34,8 +34,8 @@ def error_summary(measured: Measurement) -> str:
 
 
 def camera_messages(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """Return messages on an estimated camera, and on its `path` from `video_path`. `lens_given`: whether the user
-    stated the lens."""
+    """Return messages on an estimated camera. `path` is its `video_path`; `lens_given` states whether the user gave the
+    lens."""
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     messages = [f"{found}; the poses between them are interpolated."]
@@ -100,8 +100,7 @@ def _line(pair: Pair) -> str:
 
 
 def as_values(measured: Measurement) -> dict[str, Any]:
-    """Return the measurement as a dict for JSON, with angles in degrees and parallax in pixels. None marks a value that
-    was not measured or judged."""
+    """Return the measurement as a dict for JSON. None marks a value that was not measured or judged."""
     turn, direction = median_errors_deg(measured.found)
     errors = zip(measured.poses[0], measured.rotation_errors_deg, measured.translation_errors, strict=True)
     return {

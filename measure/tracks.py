@@ -9,26 +9,22 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The length in pixels to which the shorter side of a frame is resized for tracking. "Pixels of the tracked frames" are
-pixels of these resized frames."""
+"""The length in pixels to which the shorter side of a frame is resized for tracking."""
 MOST_POINTS, POINT_DISTANCE = 500, 6
-"""At most MOST_POINTS points are tracked at a time. A new point is at least POINT_DISTANCE pixels away from every other
-point."""
+"""The largest number of points tracked at a time, and the least distance of a new point from others in pixels."""
 FLOW_OPTIONS = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
-"""A point is kept only if, after tracking forwards and back, it is less than this number of pixels away from where it
-began."""
+"""The largest forward-backward error of a tracked point, in pixels."""
 
 
 @dataclass(frozen=True)
 class Tracks:
-    """The n tracked points of a video at k keyframes. The points are tracked in frames that `resize` has resized.
+    """The n tracked points of a video at k keyframes, in frames resized by `resize`.
 
     frames: [k], the frame numbers of the keyframes.
-    points: [k, n, 2], column and row in pixels of the resized frames, with pixel centres at .5; NaN where not visible.
-    size: the width and height of the resized frames in pixels.
-    enlargement: the factor by which the resizing enlarged the frames, or 1 if it did not. Subpixel errors grow by this
-    factor.
+    points: [k, n, 2], column and row, pixel centres at .5; NaN if hidden.
+    size: the width and height of the resized frames.
+    enlargement: the factor of the resizing, at least 1.
     """
 
     frames: np.ndarray
@@ -42,13 +38,12 @@ class Tracks:
 
 
 def opencv() -> ModuleType:
-    """Return the module cv2. Raises DependencyError, with the install command, if cv2 is missing."""
+    """Return the module cv2. Raises DependencyError if cv2 is missing."""
     return require("cv2", "opencv-python-headless")
 
 
 def resize(frame: np.ndarray) -> np.ndarray:
-    """Return a grey frame, uint8 [h, w], that shows `frame`, a grey uint8 [H, W], with its shorter side resized to
-    SHORTER_SIDE pixels. A frame of this size is returned itself."""
+    """Return a grey frame, uint8 [H, W], with its shorter side resized to SHORTER_SIDE pixels."""
     cv2 = opencv()
     scale = SHORTER_SIDE / min(frame.shape)
     size = [round(side * scale) for side in frame.shape[::-1]]
@@ -57,8 +52,8 @@ def resize(frame: np.ndarray) -> np.ndarray:
 
 
 def track_points(frames: Sequence[np.ndarray], stride: int) -> Tracks:
-    """Return points tracked through `frames`, uint8 [H, W] of one size. The keyframes are every `stride`-th frame and
-    the last one. At each keyframe, new points replace lost ones, so that up to MOST_POINTS are tracked at a time."""
+    """Return points tracked through grey frames, uint8 [H, W] of one size. Every `stride`-th frame and the last one are
+    keyframes."""
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
     numbers, total = np.arange(len(here)), len(here)
@@ -87,8 +82,7 @@ def _corners(picture: np.ndarray, occupied: np.ndarray) -> np.ndarray:
 
 
 def _track(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Track the points `began`, float32 [n, 2], from the first frame to the last. Return the last positions [m, 2] of
-    the points inside the image with a forward-backward error below FARTHEST_BACK, and a mask [n] of these points."""
+    """Track points [n, 2] from the first frame to the last. Return the reliable positions [m, 2] and their mask [n]."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

@@ -1,4 +1,4 @@
-"""Estimation of a video's camera, by fitted rotations if the camera only rotates, else by the mapper of mapping.py."""
+"""Estimation of a video's camera, by fitted rotations if the camera only rotates, else by the mapper."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,54 +14,37 @@ from .mapping import NEAR, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, opencv, resize, track_points
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""Every STRIDE-th frame is a keyframe. The distance is smaller if the video would have fewer than FEWEST_KEYFRAMES
-keyframes, and larger if it would have more than MOST_KEYFRAMES."""
+"""The default distance of keyframes in frames, which is adapted to a least and a largest number of keyframes."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
-"""A rotation fitted to two adjacent keyframes is refused if fewer than this fraction of the tracked points are inliers.
-A point is an inlier if its residual is below NEAR pixels, times the enlargement of the frames
-(`Tracks.enlargement`)."""
-FAR_APART, LEAST_PARALLAX = 4, 0.75
-"""The constants of the test of whether a camera moves. Pure rotations are fitted to pairs of keyframes. A large
-residual shows that the camera also moves.
-
-FAR_APART: the distance between the keyframes of a pair, counted in keyframes.
-LEAST_PARALLAX: the camera moves if the residual is above this number of pixels, times the square root of the frames'
-enlargement (`Tracks.enlargement`).
-
-The residual is the third quartile over the tracked points and the median over pairs. On known clips the residual is at
-most 0.5 for rotations, and 1.4 or more for moving cameras.
-"""
-LEAST_GAIN = 3.0
-"""The limit of the second test of whether a camera moves. It moves if the residual under pure rotations is at least
-LEAST_GAIN times the residual under rotations with translations. Noise on a pure rotation gives ratios of 2 to 2.6."""
+"""The fraction of tracked points that must be inliers of a rotation between adjacent keyframes."""
+FAR_APART, LEAST_PARALLAX = 4, 0.75  # on known clips at most 0.5 for rotations, 1.4 or more for moving cameras
+"""The test of whether a camera moves: the distance of two keyframes, counted in keyframes, and the residual in pixels
+under a pure rotation that shows motion."""
+LEAST_GAIN = 3.0  # noise on a pure rotation gives 2 to 2.6
+"""The camera moves if pure rotations have at least this many times the residual of rotations with translations."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
-"""The conditions for using a lens that was estimated from the video.
-
-FOCALS: the range of the focal length in image widths (fields of view from 118 to 19 degrees).
-LEAST_TURN_DEG: the camera must rotate by at least this angle in degrees, because translation alone does not determine
-the lens. On known clips the error is 0.3 to 3.6 %, and 50 % without rotation.
-"""
+"""The conditions for an estimated lens: the range of the focal length in image widths, and the least rotation of the
+camera."""
 ON_A_PLANE = 0.9
-"""The whole scene counts as flat if more than this fraction of the tracked points lies on one plane."""
+"""The scene counts as flat if more than this fraction of the tracked points lies on one plane."""
 LENS_PAIRS = 6
-"""The lens of a purely rotating camera is estimated from at most this many pairs of keyframes, evenly spaced."""
+"""The largest number of keyframe pairs from which the lens of a rotating camera is estimated."""
 DRAWS = 200
-"""A rotation is fitted by trying this many random pairs of tracked points; each pair gives a candidate."""
+"""The number of random pairs of tracked points that are tried to fit a rotation."""
 
 
 @dataclass(frozen=True)
 class VideoCamera:
     """The camera of a video, measured at k keyframes.
 
-    c2w: [k, 4, 4], camera-to-world in an arbitrary unit of length, NaN where no camera was found.
-    moves: whether the camera moves; a camera that does not move may rotate.
-    lens: [4], fx, fy, cx, cy in pixels of the frames as resized for tracking.
-    tracks: the tracked points, in the same pixels.
+    c2w: [k, 4, 4], in an arbitrary unit of length; NaN if not found.
+    moves: whether the camera does more than rotate.
+    lens: [4], fx, fy, cx, cy in pixels of the tracked frames.
     frames: the number of frames of the video.
     height, width: the size of the original video in pixels.
-    lens_found: whether the lens was estimated from the video; if not, it was given by the caller or assumed.
+    lens_found: whether the lens was estimated from the video.
     """
 
     c2w: np.ndarray
@@ -89,21 +72,15 @@ class VideoCamera:
         return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
 
     def parallax(self, first: int, last: int) -> float:
-        """Return the parallax between two keyframes in pixels: the third quartile of the residuals of tracked points
-        under the estimated rotation alone. The parallax is near 0 if the camera only rotates."""
+        """Return the parallax between two keyframes in pixels: the points' third-quartile residual under the estimated
+        rotation alone."""
         turn = np.eye(4)
         turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
         return self.residual(first, last, turn, 0.75)
 
     def residual(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
-        """Return the residual of the tracked points under a camera motion, in pixels: the quantile `share` over the
-        points.
-
-        motion: [4, 4], the pose of the keyframe `last` relative to the keyframe `first`.
-
-        For a pure rotation, a point's residual is the distance between its observed and its predicted position. For
-        other motions it is the distance of the observed position from the epipolar plane.
-        """
+        """Return the quantile `share` of the points' residuals in pixels under `motion` [4, 4], the pose of `last`
+        relative to `first`."""
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
             return float(np.quantile(_ray_angles(before, after, motion[:3, :3]), share)) * self.focal
@@ -113,9 +90,7 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """Whether the camera moves and more than the fraction ON_A_PLANE of the tracked points lies on one plane. The
-        motion is then ambiguous: a motion along the plane's normal explains the points as well (Faugeras and Lustman,
-        1988)."""
+        """Whether the camera moves and most points lie on one plane, so that the motion is ambiguous."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.shared(first, first + apart)]
@@ -126,9 +101,8 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def fit_error(self) -> float:
-        """Return the residual of the tracked points, in pixels, under the estimated motion between keyframes that are
-        FAR_APART apart. The residual is the third quartile over the points and the median over the pairs; infinity if
-        no pair has enough points."""
+        """Return the typical residual of the points in pixels under the estimated motion; infinity without enough
+        points."""
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
@@ -140,15 +114,11 @@ class VideoCamera:
 def find_camera(
     frames: Iterable[np.ndarray], lens: np.ndarray | float | None = None, stride: int | None = None
 ) -> VideoCamera:
-    """Return the camera of a video, estimated from grey frames, uint8 [H, W].
+    """Return the camera of a video, estimated from grey frames, uint8 [H, W]. Raises CameraError for an invalid video,
+    DependencyError without OpenCV or pycolmap.
 
-    lens: fx, fy, cx, cy [4] in pixels of an 832x480 image, or the horizontal field of view in degrees. None: the lens
-    is estimated, or assumed to have 79 degrees if the video does not show it.
-    stride: the distance of keyframes in frames (None: 4, or less for a short video). It is increased for a video with
-    more than 160 keyframes.
-
-    Raises CameraError for one frame, more than 4000, or frames of several sizes, and DependencyError without OpenCV or
-    pycolmap.
+    lens: [4], in pixels of 832x480, or degrees of horizontal view; None: estimated.
+    stride: the distance of keyframes in frames; None: 4, or less.
     """
     opencv(), pycolmap()
     pictures, (height, width) = _resize_all(frames)
@@ -175,12 +145,8 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return `camera` with rotations fitted to the tracked points. If the rotations fit poorly, the result's `moves` is
-    True, and its poses must not be used.
-
-    any_lens: whether to fit the focal length too. The fitted lens is used only if the rotations fit well with it and
-    the camera rotates by at least LEAST_TURN_DEG.
-    """
+    """Return `camera` with rotations fitted to the points, and a fitted lens if `any_lens`. If `moves`, its poses are
+    invalid."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -228,8 +194,7 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the tracked points show that
-    the camera also moves. From the first keyframe that no rotation fits, the matrices are NaN."""
+    """Return a rotating camera's matrices [k, 4, 4], NaN where no rotation fits, and whether the camera also moves."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
@@ -247,9 +212,8 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
 
 
 def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rotation [3, 3] with the least median residual (LMedS), and the residual angles [n] in radians. The
-    rotation takes rays in the camera axes of the keyframe `last` into those of `first`. Return None for fewer than
-    FEWEST_TRACKS shared points."""
+    """Return the rotation [3, 3] from `last` to `first` (LMedS) and the residual angles [n], or None without enough
+    points."""
     one, two = _shared_rays(tracks, lens, first, last)
     if len(one) < FEWEST_TRACKS:
         return None
@@ -267,14 +231,12 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _ray_angles(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the angles [n], in radians, between rays to the same points. `rotation` [3, 3] first rotates `after`
-    [n, 3] into the camera axes of `before` [n, 3]. The result is accurate only for small angles."""
+    """Return the angles [n], in radians, between the rays `before` and the rotated rays `after`; accurate if small."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 
 def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the unit rays [n, 3] to the points visible in both keyframes, in the axes of each camera. `lens` is in
-    pixels of the tracked frames."""
+    """Return the unit rays [n, 3] to the points visible in both keyframes, in the axes of each camera."""
     points = tracks.points[:, tracks.shared(first, last)]
     ahead = np.ones((points.shape[1], 1))
     before, after = (unit(np.concatenate([(points[at] - lens[2:]) / lens[:2], ahead], 1)) for at in (first, last))
@@ -282,8 +244,8 @@ def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tup
 
 
 def video_path(found: VideoCamera) -> CameraPath:
-    """Return the estimated camera as a path with one pose per frame. The first pose is the identity, and the longest
-    step between latent frames has length 1. Raises CameraError if fewer than half of the keyframes have a camera."""
+    """Return the estimated camera as a path with one pose per frame. Raises CameraError if fewer than half of the
+    keyframes have a camera."""
     known = found.registered
     if known.mean() < 0.5:
         raise CameraError(

@@ -14,6 +14,7 @@ MOST = 4
 """The largest number of consecutive extrapolated steps."""
 
 
+# related: EasyCache (arXiv 2507.02860), which repeats the last difference of output and input
 class StepReuse:
     """A rule that decides at each step whether to call the model or to extrapolate the velocity. Raises InputError for
     a threshold outside of 0 to 1.
