@@ -1,5 +1,4 @@
-"""The machine check of `lingbot-world doctor`: facts, kernel tests and rates, and the expected speed of each model
-release."""
+"""The machine check of `lingbot-world doctor`: facts, kernel tests and rates, and estimated speeds."""
 
 import logging
 from contextlib import suppress
@@ -22,28 +21,25 @@ from .machine import describe_machine
 from .recordings import replays_correctly
 
 NAIVE = 20.0
-"""If matrix products reach over this many times the TFLOP/s of the VAE's convolutions, MIOpen (AMD's library for
-convolutions) probably uses its slow default kernel."""
+"""The ratio of matrix products' TFLOP/s to convolutions' above which MIOpen (AMD) probably uses its slow default
+kernel."""
 WRONG = 0.1
-"""A rejected kernel with a relative RMS error above this limit is reported to compute wrongly. Smaller errors come from
-low precision."""
+"""The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""
 MOVED = Size(8192, 0, 16384)
-"""The shape of the bf16 matrix that is copied to measure the bandwidth of a GPU's memory: 8,192 rows of 16,384 values.
-The 0 is unused."""
+"""The shape of the bf16 matrix whose copy measures the bandwidth of GPU memory; the 0 is unused."""
 BUS = 2**28
 SLOWEST = 1e-3
-"""The assumed TFLOP/s of an operation for which no kernel passes the accuracy test."""
+"""The assumed TFLOP/s of an operation without a usable kernel."""
 
 
 @dataclass(frozen=True)
 class Checkup:
     """The result of a machine check.
 
-    facts: the facts about the machine, by name.
-    trials: the results of the kernels' tests, by operation, such as linear or attention.
+    trials: the results of the kernels' tests, by operation.
     rates: the chosen kernel and its TFLOP/s, by operation.
-    rows: the estimated speed of the causal releases, an Estimate for each model and setting; empty without a GPU.
-    base: the same for the base model.
+    rows: estimates for the causal releases; empty without a GPU.
+    base: estimates for the base model; empty without a GPU.
     advice: recommendations for the user.
     """
 
@@ -66,7 +62,7 @@ class Checkup:
 
     @property
     def presets(self) -> dict[str, Estimate]:
-        """The estimates with the recommended setting, by model; only models that fit on the GPU."""
+        """The recommended estimate of each model that fits on the GPU, by model."""
         found = {model: recommended(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 
@@ -93,9 +89,8 @@ def estimate_values(row: Estimate) -> dict[str, Any]:
 
 
 def run_checkup(device: torch.device, folder: Path | None = None) -> Checkup:
-    """Check a machine and return the result. This takes 5 s on a CPU, and up to 30 s on a GPU the first time. `folder`:
-    a folder on the disk to time, by default the cache folder. Raises InputError for an invalid value of the environment
-    variable LINGBOT_WORLD_KERNELS."""
+    """Check a machine. `folder`: the folder whose disk is timed, by default the cache. Raise InputError for an invalid
+    LINGBOT_WORLD_KERNELS."""
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)
     facts = describe_machine(device, folder)
@@ -112,9 +107,7 @@ def run_checkup(device: torch.device, folder: Path | None = None) -> Checkup:
 def _estimate(
     device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]
 ) -> tuple[list[Estimate], list[Estimate]]:
-    """Return the estimates of the causal releases and of the base model. `found`: the rates at the matrix sizes of the
-    1.3B model. The rates at the sizes of the 14B model are measured here; if GPU memory runs out, `found` is used
-    instead."""
+    """Return the estimates of the causal releases and of the base model. `found`: the rates for the 1.3B model."""
     gpu, host = measure_bandwidth(device), measure_bus(device)
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, gpu, host, facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
@@ -124,9 +117,7 @@ def _estimate(
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return a copy of `known` with the measured rates in `found`. Matrix products in 8 bits get the rate of fp8 or
-    int8, whichever suits `device`. An 8-bit rate that was not measured becomes the measured 16-bit rate. Other rates
-    that were not measured stay as in `known`."""
+    """Return a copy of `known` with the rates in `found`; 16-bit rates replace missing 8-bit ones."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
@@ -142,22 +133,21 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
 
 
 def measure_bandwidth(device: torch.device) -> float:
-    """Return the measured bandwidth of a GPU's memory in GB/s. A copy's bytes count twice: read and written."""
+    """Return the bandwidth of GPU memory in GB/s, reads and writes added."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / (seconds_of(lambda: y.copy_(x), device) or 1.0) / 1e9
 
 
 def measure_bus(device: torch.device) -> float:
-    """Return the measured GB/s of copies from pinned host memory to a GPU."""
+    """Return the GB/s of copies from pinned host memory to a GPU."""
     x = torch.empty(BUS, dtype=torch.uint8, pin_memory=True)
     y = torch.empty(BUS, dtype=torch.uint8, device=device)
     return BUS / (seconds_of(lambda: y.copy_(x, non_blocking=True), device) or 1.0) / 1e9
 
 
 def _sage_replays(device: torch.device) -> str:
-    """Return "yes" if SageAttention works in a CUDA graph, else a message. A CUDA graph does not record SageAttention
-    2's kernels, because they are launched on the default stream."""
+    """Return "yes" if SageAttention works in a CUDA graph, else the reason."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:
@@ -171,8 +161,8 @@ def _sage_replays(device: torch.device) -> str:
 def advice(
     facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
 ) -> list[str]:
-    """Return recommendations for a machine with these `facts`. `found`: the kernel tests by operation. `measured`: the
-    rates of the best kernels by operation."""
+    """Return recommendations for a machine. `found`: the kernel tests by operation. `measured`: the best kernels'
+    rates."""
     said = []
     held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
     if held > 0.15 * total:

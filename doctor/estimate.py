@@ -1,5 +1,4 @@
-"""An estimate of a chunk's time from a GPU's kernel rates: the sum of matrix products, attention, VAE, memory traffic
-and kernel launches. Copies of weights over the bus run in parallel."""
+"""Estimates of a chunk's time, and of the placement in memory, from a GPU's kernel rates."""
 
 import math
 from typing import NamedTuple
@@ -13,31 +12,20 @@ from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWor
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL, VAE_BYTES = 8.04e6, 4220
-"""The floating-point operations of the VAE's convolutions for a pixel of a frame, and the bytes that its norms read and
-write for it: 49.7 TFLOP and 26 GB for 16 frames of 464x832 (tools/cards/per_clock.py --dry)."""
+"""The VAE's work per pixel of a frame: floating-point operations of its convolutions, and bytes that its norms move
+(tools/cards/per_clock.py)."""
 VAE_WIDTH = 96
-ROW_PASSES, ROW_COPIES, ROW_QUANTIZED = 28, 2, 1.75
-"""The number of 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from
-matrix products and attention.
-
-ROW_PASSES: three norms with the additions before them (20), the norm of cross-attention's queries (2), and RoPE with
-the cache update (6). These passes occur in every block.
-ROW_COPIES: the copy of the attention's result, only with 8-bit attention.
-ROW_QUANTIZED: comfy-kitchen's quantization of one input of an 8-bit matrix product. The quantization moves the bytes of
-1.5 passes. It takes as long as 1.75 passes, because its arithmetic limits it on an H100 (tools/cards/per_clock.py).
-"""
+ROW_PASSES, ROW_COPIES, ROW_QUANTIZED = 28, 2, 1.75  # 28: norms 20 and 2, RoPE with the cache update 6
+"""The 16-bit passes (reads or writes) over an activation [tokens, dim] in a block: always, added by 8-bit attention,
+and added per input that is quantized."""
 QUANTIZED_INPUTS = 5
-"""The number of activations [tokens, dim] that a transformer block quantizes for 8-bit matrix products. They are the
-inputs of self-attention's q, k and v layers (one shared input), of both output layers, of cross-attention's q layer,
-and of the feed-forward's first layer. The input of the feed-forward's second layer, [tokens, ffn_dim], is not counted
-here."""
+"""The number of activations [tokens, dim] that a block quantizes for 8-bit products, without the input [tokens,
+ffn_dim]."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 32
-"""The number of kernels and memory fills that a transformer block launches, with 16-bit products (LAUNCHES) or with
-comfy-kitchen's 8-bit products and attention. Counted on an H100 that imitated compute capability 12.0
-(tools/cards/try_kernels.py)."""
+"""The kernels and memory fills that a block launches, in 16 bits and in comfy-kitchen's 8 bits (counted by
+tools/cards/try_kernels.py)."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
-"""Lower bounds of the time that a kernel takes, in seconds, however small its work: if Python launches it (LAUNCH), and
-if a CUDA graph does (LAUNCH_RECORDED)."""
+"""The least seconds that a kernel takes, if launched by Python (LAUNCH) or by a CUDA graph (LAUNCH_RECORDED)."""
 HELD_BY_OTHERS = 1e9
 """The bytes of GPU memory that the desktop and CUDA are assumed to use."""
 FOUR_BIT = 0.57
@@ -45,12 +33,10 @@ FOUR_BIT = 0.57
 
 
 class Rates(NamedTuple):
-    """A GPU's kernel rates.
+    """A GPU's kernel rates, in TFLOP/s unless stated otherwise.
 
-    linear, attention: matrix products and attention in 16 bits, in TFLOP/s.
-    linear_8bit, attention_8bit: the same in 8 bits.
-    convolution: the VAE's convolutions, in TFLOP/s.
-    bandwidth, bus: GB/s of GPU memory, and of copies from host memory.
+    linear, attention: matrix products and attention in 16 bits.
+    bandwidth, bus: GB/s of GPU memory, and from host memory.
     memory: the size of GPU memory in bytes.
     recorded: whether kernels run from a CUDA graph.
     """
@@ -67,13 +53,13 @@ class Rates(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The settings with which a chunk of video is generated.
+    """The settings of a chunk of video.
 
-    size: the height and width of the video in pixels.
-    frames: the latent frames of the chunk.
-    window: the latent frames of the attention window, including the sink.
-    sink: the latent frames at the video's start that remain in the window.
-    forwards: the model's forwards per chunk.
+    size: height and width in pixels.
+    frames: latent frames of the chunk.
+    window: latent frames of the attention window, including the sink.
+    sink: latent frames at the start that stay in the window.
+    forwards: forwards per chunk.
     eight_bit: whether matrix products and attention use 8 bits.
     """
 
@@ -86,7 +72,7 @@ class Setting(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of a chunk."""
+        """The number of tokens in a chunk."""
         return self.frames * (self.size[0] // 16) * (self.size[1] // 16)
 
     @property
@@ -96,13 +82,12 @@ class Setting(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """The estimated time of a chunk in seconds, divided into parts.
+    """The estimated seconds of a chunk, by part.
 
-    products, attention: matrix products and attention of the model's forwards.
-    vae: the decoding of the chunk.
-    memory: reading and writing of GPU memory by the model's forwards.
-    launches: kernel launches of the model's forwards.
-    bus: copies from host memory, in parallel with the model's computation.
+    products, attention: matrix products and attention of the model.
+    memory: the model's reads and writes of GPU memory.
+    launches: the model's kernel launches.
+    bus: copies from host memory, in parallel with the model.
     """
 
     products: float
@@ -114,8 +99,7 @@ class Seconds(NamedTuple):
 
     @property
     def model(self) -> float:
-        """The seconds of the model's forwards: the sum of `products`, `attention`, `memory` and `launches`, or `bus` if
-        that is longer, because the copies run in parallel with the computation."""
+        """The seconds of the model's forwards: its computation or `bus`, whichever takes longer."""
         return max(self.products + self.attention + self.memory + self.launches, self.bus)
 
     @property
@@ -125,8 +109,11 @@ class Seconds(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The placement of weights, keys and values in memory. `where`: a description, such as "all on the card".
-    `fetched`: the bytes that each forward copies from host memory."""
+    """Where a model's weights, keys and values lie.
+
+    where: a description, such as "all on the card".
+    fetched: bytes that each forward copies from host memory.
+    """
 
     where: str
     fetched: int = 0
@@ -144,7 +131,7 @@ MODELS = {
         FOUR_BIT,
     ),
 }
-"""The models of the estimate by name, each as (release, configuration, bytes of a stored weight)."""
+"""The estimated models by name: release, configuration, and bytes of a stored weight."""
 PRESETS = (
     Setting((464, 832)),
     Setting((384, 640)),
@@ -152,23 +139,18 @@ PRESETS = (
     Setting((304, 528), window=12),
     Setting((304, 528), window=6, sink=1),
 )
-"""The settings that are compared, from the best quality to the highest speed."""
+"""The compared settings, from the best quality to the highest speed."""
 BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
-"""A five-second video by the base model: 81 frames in 40 guided steps with two forwards each. Every token attends to
-all tokens."""
+"""The base model's video of 81 frames, as one chunk of 40 guided steps with two forwards each."""
 BASE_WORK = 3.9e9
-"""The bytes of GPU memory that a forward of the base model uses besides its weights, for BASE_VIDEO."""
+"""The bytes of GPU memory that the base model needs for BASE_VIDEO besides its weights."""
 FAST_ENOUGH = 6.0
-"""The frame rate, in frames per second, from which an interactive walk feels fluent."""
+"""The frames per second from which a walk (a steered live video) feels fluent."""
 
 
 def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the estimated time of generating and decoding a chunk, divided into parts.
-
-    setting: the settings of the chunk.
-    rates: the kernel rates of the GPU.
-    fetched: the bytes that each forward copies from host memory while it computes; 0 if all weights are on the GPU.
-    """
+    """Return the estimated time of generating and decoding a chunk. `fetched`: the bytes that each forward copies from
+    host memory."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches, passes = rates.linear, rates.attention, LAUNCHES, float(ROW_PASSES)
     if setting.eight_bit:
@@ -190,9 +172,8 @@ def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched:
 
 
 def place_model(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Placement | None:
-    """Return the placement of a model for `setting` on a GPU with `memory` bytes, or None if no placement fits.
-    `weight`: the average bytes of a stored weight. These placements are tried in this order: all on the GPU; keys and
-    values in 8 bits; keys and values in host memory; keys, values and weights in host memory."""
+    """Return the fastest placement of a model on a GPU with `memory` bytes, or None if none fits. `weight`: the average
+    bytes of a stored weight."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
@@ -218,12 +199,11 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Estimate(NamedTuple):
-    """An estimate for one model and one setting.
+    """An estimate for one model and setting.
 
     model: a key of MODELS, or "base".
-    setting: the setting of a chunk; the base model generates the video as one chunk.
-    place: the placement in memory, or None if the model does not fit.
-    seconds: the seconds of a chunk, or None if the model does not fit.
+    place: None if the model does not fit.
+    seconds: the seconds of a chunk, None if it does not fit.
     """
 
     model: str
@@ -238,8 +218,8 @@ class Estimate(NamedTuple):
 
 
 def estimate_releases(small: Rates, large: Rates | None = None) -> list[Estimate]:
-    """Return the estimates for each of MODELS and PRESETS, each in 16 bits and in 8 bits. `small`, `large`: a GPU's
-    rates at the matrix sizes of the 1.3B and the 14B model (`large` None: equal to `small`)."""
+    """Return the estimates for MODELS and PRESETS, in 16 and 8 bits. `small`, `large`: the rates for the 1.3B and the
+    14B model, by default equal."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large
@@ -251,8 +231,7 @@ def estimate_releases(small: Rates, large: Rates | None = None) -> list[Estimate
 
 
 def estimate_base(rates: Rates) -> list[Estimate]:
-    """Return two estimates for BASE_VIDEO with 4-bit weights: with matrix products and attention in 16 bits, and in 8
-    bits. Blocks without room on the GPU are copied from host memory in every forward."""
+    """Return the estimates of BASE_VIDEO with 4-bit weights, computed in 16 bits and in 8 bits."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK
@@ -267,8 +246,7 @@ def estimate_base(rates: Rates) -> list[Estimate]:
 
 
 def recommended(rows: list[Estimate], model: str) -> Estimate | None:
-    """Return the estimate with a model's recommended setting, or None if no setting fits. The recommended setting is
-    the first of `rows` that reaches FAST_ENOUGH frames per second, or else the fastest."""
+    """Return the first of a model's estimates that reaches FAST_ENOUGH, else the fastest; None if none fits."""
     fitting = [row for row in rows if row.model == model and row.place is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)

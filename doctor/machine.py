@@ -1,4 +1,4 @@
-"""Facts about a machine that are found without running a GPU kernel: versions, memory and disk speed."""
+"""Facts about a machine that need no GPU kernel: versions, memory and disk speed."""
 
 import os
 import platform
@@ -18,19 +18,19 @@ from ..model.choice.table import KITCHEN, NOT_INSTALLED, TRITON, missing
 from ..pipeline.rollout_memory import available_host_memory
 
 DISK_BYTES = 2**25
-"""The size, in bytes, of the file that is written and read to time a disk."""
+"""The size of the file that times a disk, in bytes."""
 COMFYUI_ARGUMENTS = (
     *("lowvram", "novram", "highvram", "gpu_only", "cpu"),
     *("use_sage_attention", "use_flash_attention", "use_split_cross_attention"),
     *("disable_dynamic_vram", "disable_pinned_memory", "reserve_vram", "fast"),
     *("fp16_vae", "fp32_vae", "bf16_vae", "cpu_vae"),
 )
-"""ComfyUI's command-line switches that affect where weights are stored or which kernels run."""
+"""ComfyUI's command-line switches that affect where weights lie or which kernels run."""
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return a machine's facts (versions, memory, disk speed) as a dict of JSON values. The disk's speed is measured
-    with a file in `folder`; None stands for the folder of this project's cache."""
+    """Return a machine's facts as a dict of JSON values. `folder`: the folder whose disk is timed, by default the
+    cache."""
     card, found = card_of(device), kept.driver()
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -57,7 +57,7 @@ def _build() -> str:
 
 
 def _driver_package() -> str | None:
-    """Return the version of NVIDIA's driver from nvidia-ml-py or Linux's /proc, or None."""
+    """Return the version of NVIDIA's driver, or None."""
     with suppress(Exception):
         nvml = import_module("pynvml")
         nvml.nvmlInit()
@@ -97,7 +97,7 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
 
 
 def _host_memory() -> dict[str, Any]:
-    """Return the bytes of host memory and page file, by name; without psutil only the free bytes, if known."""
+    """Return the bytes of host memory and page file, by name; only the free bytes without psutil."""
     with suppress(ImportError):
         psutil = import_module("psutil")
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
@@ -107,9 +107,8 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return the speeds in `folder` as a dict of `folder`, `write_mb_s` and `read_mb_s` (MB/s). Without posix_fadvise
-    `read_mb_s` is missing, because the file would be read from the page cache. If the file cannot be written or read,
-    the dict has a `reason` instead of the speeds."""
+    """Return `folder`, `write_mb_s` and `read_mb_s`, or `folder` and a `reason` after a failure. `read_mb_s` needs
+    posix_fadvise, which drops the page cache."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,8 +138,8 @@ def _cache_folder() -> Path:
 
 
 def comfyui_switches() -> list[str] | None:
-    """Return those of COMFYUI_ARGUMENTS that are set in the running ComfyUI, as texts such as "--lowvram True". Return
-    None outside ComfyUI."""
+    """Return the COMFYUI_ARGUMENTS that are set in the running ComfyUI, such as "--lowvram True"; None outside
+    ComfyUI."""
     options = sys.modules.get("comfy.cli_args")
     if options is None:
         return None

@@ -1,4 +1,4 @@
-"""The text output of the doctor: a machine check, a GPU's estimates, and a row for the table of docs/cards.md."""
+"""The doctor's text output: a machine check, a GPU's estimates, and a table row for docs/cards.md."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -70,8 +70,7 @@ def _releases(rows: Sequence[Estimate]) -> str:
 
 
 def base_lines(rows: Sequence[Estimate]) -> str:
-    """Return the base model's estimated minutes for a video as text: a title, and a line per estimate. Return an empty
-    text without estimates."""
+    """Return the base model's estimated minutes for a video as text; "" without estimates."""
     if not rows:
         return ""
     lines = ["Base, 81 frames at 832x480 in 40 guided steps"]
@@ -83,12 +82,12 @@ def base_lines(rows: Sequence[Estimate]) -> str:
 
 
 def format_minutes(row: Estimate) -> str:
-    """Return an estimate's time as text such as "12 min", or "does not fit" if the memory is too small."""
+    """Return an estimate's time as text such as "12 min" or "does not fit"."""
     return "does not fit" if row.seconds is None else f"{row.seconds.total / 60:.0f} min"
 
 
 def describe_setting(row: Estimate) -> str:
-    """Return an estimate's video size, attention window and number format ("8 bits" or "exact") as text."""
+    """Return an estimate's video size, attention window and number format as text."""
     height, width = row.setting.size
     return f"{width}x{height}, window {row.setting.window}, {'8 bits' if row.setting.eight_bit else 'exact'}"
 
@@ -110,7 +109,7 @@ def _presets(found: Checkup) -> str:
 
 
 def card_page(name: str) -> str:
-    """Return each release's estimated speed on a GPU as text. `name`: a key of CARDS."""
+    """Return the releases' estimated speeds on a GPU as text. `name`: a key of CARDS."""
     rows = estimate_releases(rates_of(CARDS[name]))
     lines = [f"{name}, worked out from published figures and the shares of them that kernels reached"]
     for row in rows:

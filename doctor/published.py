@@ -1,10 +1,4 @@
-"""The published rates of common GPUs, and the fractions of these rates that kernels reach.
-
-Most fractions come from measurements by other people. On an RTX 5090, matrix products reach 176 to 229 TFLOP/s in bf16,
-375 to 430 in fp8 and 537 to 648 in int8. Exact attention reaches 184 TFLOP/s and 8-bit attention 524. On Strix Halo a
-chunk takes 0.8 s: 44 % for attention and 38 % for matrix products. The fraction of the VAE on GeForce GPUs comes from
-the clock cycles of the engine's own kernel, which were measured on an H100 (docs/cards.md).
-"""
+"""The published rates of common GPUs, and the fractions of them that kernels reach (docs/cards.md)."""
 
 from typing import NamedTuple
 
@@ -15,10 +9,9 @@ from .estimate import Rates
 class RateShares(NamedTuple):
     """The fractions of a GPU's published rates that kernels reach.
 
-    linear, attention, convolution: 16-bit matrix products, 16-bit attention and the VAE's convolutions, as fractions of
-    the fp16 rate with sums in fp32. `convolution` may exceed 1: most of its sums are in fp16.
-    int8, fp8: matrix products in int8 and fp8, as fractions of the int8 and the fp8 rate.
-    attention_8bit: 8-bit attention, as a fraction of the int8 rate.
+    linear, attention, convolution: of the fp16 rate with fp32 sums.
+    int8, fp8: matrix products, of the int8 and the fp8 rate.
+    attention_8bit: of the int8 rate.
     """
 
     linear: float = 0.90
@@ -26,7 +19,7 @@ class RateShares(NamedTuple):
     fp8: float = 0.95
     attention: float = 0.88
     attention_8bit: float = 0.62
-    convolution: float = 1.35
+    convolution: float = 1.35  # above 1, because most of its sums are in fp16
     bandwidth: float = 0.80
 
 
@@ -38,8 +31,8 @@ class PublishedCard(NamedTuple):
     """The published data of a GPU.
 
     memory: in GB.
-    bandwidth, bus: GB/s of GPU memory, and of copies from host memory.
-    half, int8, fp8: the dense TFLOP/s, `half` for fp16 with fp32 accumulation; 0 means unsupported.
+    bandwidth, bus: GB/s of GPU memory, and from host memory.
+    half, int8, fp8: dense TFLOP/s; 0 if unsupported.
     """
 
     memory: float
@@ -64,8 +57,7 @@ CARDS: dict[str, PublishedCard] = {
 
 
 def find_card(name: str) -> str:
-    """Return the key of CARDS that `name` means, such as "4090" or "NVIDIA GeForce RTX 4090". Raises InputError if it
-    means none or several."""
+    """Return the key of CARDS that `name` means, such as "4090". Raise InputError if it means none or several."""
     found = [card for card in CARDS if _essence(name) in _essence(card)]
     if len(found) != 1:
         why = "this is part of several names" if found else "no published figures are known"
@@ -74,7 +66,7 @@ def find_card(name: str) -> str:
 
 
 def _essence(name: str) -> str:
-    """Return a GPU's name in lower case without its maker, its family, spaces and hyphens."""
+    """Return a GPU's name in lower case without maker, family, spaces and hyphens."""
     words = name.casefold().replace("-", " ").split()
     return "".join(word for word in words if word not in ("nvidia", "geforce", "amd", "radeon"))
 

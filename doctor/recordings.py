@@ -1,4 +1,4 @@
-"""A test of attention functions in CUDA graphs: a replayed graph must give the right result for new inputs."""
+"""A test of attention functions in CUDA graphs."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ TOKENS, WORST = Size(256, 512, 256), 1e-3
 
 
 def replays_correctly(attend: Callable[[Tensor, Tensor, Tensor, int], Tensor], device: torch.device) -> bool:
-    """Return whether a CUDA graph of `attend(q, k, v, heads)` gives correct results, with a relative error under 0.001,
-    when the graph is replayed with new inputs. Raises any error of `attend`."""
+    """Whether a CUDA graph of `attend(q, k, v, heads)` gives correct results when it is replayed with new inputs.
+    Errors of `attend` are raised."""
     q, k, v, heads = random_attention(device, TOKENS)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

@@ -9,7 +9,7 @@ from ..path import DEFAULT_FOV_DEG, MOST_FRAMES, CameraPath, lens_from_fov
 from ..rotation import from_angles, rigid
 
 MOVE_KEYS, LOOK_KEYS = "wasd", "ijkl"
-STEP, TURN_DEG, PITCH_LIMIT_DEG = 0.05, 2.0, 85.0  # per frame, as in the official act2cam
+STEP, TURN_DEG, PITCH_LIMIT_DEG = 0.05, 2.0, 85.0  # the official act2cam's, the first two per frame
 SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
