@@ -96,15 +96,13 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes about the requested 8-bit formats. Raise InputError for a format that the device or the model cannot
-    use."""
+    """Return notes about the 8-bit formats. Raise InputError for a format that the device or the model cannot use."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """Return the torch dtype that `weight_dtype` names. "default" gives bf16, fp16 or fp32, as ComfyUI recommends for
-    the device."""
+    """Return the dtype that `weight_dtype` names; for "default" bf16, fp16 or fp32, as ComfyUI recommends."""
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):
@@ -140,8 +138,7 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Mark the weights that are views into a file, so that ComfyUI's dynamic VRAM reads them directly to the GPU.
-    Return their number."""
+    """Mark the weights that are views into a file, so that dynamic VRAM reads them to the GPU. Return their number."""
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()

@@ -141,8 +141,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def usable_modules(modules: Iterable[str], ours: str) -> list[str]:
-    """Return those modules of nodes/ for which this ComfyUI has all needed names. Log the missing names of the
-    others."""
+    """Return the modules of nodes/ for which this ComfyUI has all needed names. Log what the others lack."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

@@ -51,8 +51,7 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of video frames. If `least` has the form 4n+1, the canvas offers only such
-    numbers."""
+    """Return an input for a number of frames. If `least` has the form 4n+1, the canvas offers only such numbers."""
     return int_input("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
@@ -99,6 +98,5 @@ def kv_cache_input(tooltip: str) -> io.Combo.Input:
 
 
 def upload_to(kind: str) -> dict[str, str]:
-    """Return a combo input's `extra_dict` for an upload button and dropped files. `kind` is a key of
-    `host.files.uploads.LISTS`."""
+    """Return a combo input's `extra_dict` for uploads. `kind` is a key of `host.files.uploads.LISTS`."""
     return {"lingbot_upload": kind}

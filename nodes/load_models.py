@@ -218,13 +218,11 @@ def _check_vae(name: str) -> None:
 
 
 def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the loader's inputs `arithmetic` and `attention`, or "auto" for an input that is linked or missing."""
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 
 def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Check the headers of the files at `find(*names)`. The last two names are the loader's `arithmetic` and
-    `attention`."""
+    """Check the headers of the files at `find(*names)`. `arithmetic` and `attention` follow the names."""
     *names, arithmetic, attention = names_and_modes
     paths = find(*names)
     version = fingerprint([paths] if isinstance(paths, Path) else paths)
@@ -243,7 +241,6 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the chosen experts' files by role, without FROM_PACKAGE. One InputError names all missing files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

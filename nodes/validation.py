@@ -20,8 +20,9 @@ class NamesToCheck(list[str]):
 
 
 def validate(check: Callable[..., object], *arguments) -> bool | str:
-    """Return True if `check(*arguments)` passes, else its error's message. An argument None, which a linked node
-    supplies later, passes too."""
+    """Return True if `check(*arguments)` passes, or if an argument is None because it is linked. Otherwise return the
+    error's message."""
+    # ComfyUI repeats the message for each parameter of `validate_inputs`: take one, and the others by `known_inputs`.
     if None in arguments:
         return True
     try:
@@ -36,8 +37,7 @@ def validate(check: Callable[..., object], *arguments) -> bool | str:
 
 
 def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
-    """Return a fingerprint of the files that `find(*arguments)` returns, or "" if a file is missing or an argument is
-    None."""
+    """Return a fingerprint of the files at `find(*arguments)`, or "" if a file is missing or an argument is None."""
     if None in arguments:
         return ""
     try:
@@ -48,8 +48,7 @@ def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments
 
 
 def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
-    """Change a node class so that its `execute` raises InputError for an input of None without that default. Return the
-    class."""
+    """Change a node class so that `execute` raises InputError for an input of None, unless None is the default."""
     execute = node.execute.__func__  # type: ignore[attr-defined]
     _, *parameters = signature(execute).parameters.values()  # the first is the class
     may_be_empty = {each.name for each in parameters if each.default is None}

@@ -38,8 +38,7 @@ def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
 
 
 def check_caches(patchers: Iterable, sampler) -> None:
-    """Raise InputError if a MODEL has both EasyCache and LazyCache. Show a warning if the solver skips steps as
-    well."""
+    """Raise InputError if a MODEL has both EasyCache and LazyCache. Show a warning if the solver skips steps too."""
     found = dict[str, None]()
     for patcher in patchers:
         names = [name for name in (EASY_CACHE, LAZY_CACHE) if name in additions(patcher, every=True)]

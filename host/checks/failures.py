@@ -18,8 +18,7 @@ OTHERS = "comfy_extras", "custom_nodes"
 
 
 def raise_node_error(error: Exception) -> None:
-    """Raise InputError with the node's name if another pack's node caused `error` during sampling. Return for every
-    other error."""
+    """Raise InputError with the node's name if another pack's node caused `error`. Return for every other error."""
     if comfy.model_management.is_oom(error):
         return
     frames = list(traceback.walk_tb(error.__traceback__))

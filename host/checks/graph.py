@@ -16,8 +16,7 @@ TILED = "VAEDecodeTiled"
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's scheduler nodes for other models. Their sigmas begin at 1 too, so only the node's class shows the
-mistake."""
+"""ComfyUI's scheduler nodes for other models whose sigmas begin at 1 too, so only the class shows the mistake."""
 OTHER_MODELS = "FLUX", "Chroma"
 """The values of OptimalStepsScheduler's `model_type` for models other than Wan."""
 
@@ -141,8 +140,7 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) node that would decode the latent's tiles as separate videos.
-    `frames` is the latent's length."""
+    """Return a warning for each VAE Decode (Tiled) that would decode a latent of `frames` as several videos."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -163,8 +161,7 @@ def time_tile_warnings(frames: int) -> list[str]:
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the declared type of a linked node output, such as "MODEL". Return None if `link` is not a link to an
-    existing output."""
+    """Return the declared type, such as "MODEL", of a linked node output, or None if the link leads nowhere."""
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

@@ -14,13 +14,12 @@ from ..files.image import pixels
 from ..prompt.queue import UnknownError, running_prompt
 
 GRID, SAME = (8, 8), 8
-"""The (rows, columns) of averages by which two images are compared, and the greatest difference of equal averages, in
-8-bit values."""
+"""The (rows, columns) of averages by which two images are compared, and the largest difference of averages in equal
+images, in 8-bit values."""
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:
-    """Yield a warning if the running node's input `name` comes from Load Image and has other colours than browsers
-    show."""
+    """Yield a warning if the running node's input `name` comes from Load Image and a browser shows other colours."""
     try:
         prompt, node = running_prompt()
         loader = prompt[prompt[node]["inputs"][name][0]]

@@ -20,8 +20,7 @@ _noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
 
 def store_noise_level(latent: Tensor, level: float, fixed: Iterable[Tensor]) -> None:
-    """Store the noise level that a sampling run leaves in `latent`, for `noise_level_warning`. `fixed` holds the run's
-    start image and camera."""
+    """Store the noise level that a run leaves in `latent`. `fixed` holds the run's start image and camera."""
     _noise_levels.pop(name := _fingerprint(latent), None)
     _noise_levels[name] = level, frozenset(map(_fingerprint, fixed))
     if len(_noise_levels) > _MOST:
@@ -46,8 +45,7 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: Iterable[Tensor]) -> str:
-    """Return a warning if a sampling run does not fit its first latent, else an empty string. `fixed` holds the run's
-    start image and camera."""
+    """Return a warning if a run does not fit its first latent, or "". `fixed` holds its start image and camera."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         left, before = _noise_levels.get(_fingerprint(latent), (None, frozenset()))
@@ -99,16 +97,15 @@ def input_noise_warnings(name: str, latent: Tensor) -> list[str]:
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return the noise level at which `sampler` ends. Return also the sampler's name if it omits the step to sigma 0,
-    else an empty string."""
+    """Return the noise level at which `sampler` ends, and its name if it omits the step to sigma 0, else ""."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a sampling run leaves noise that no later run removes. `whole` tells whether the run is the
-    last, if no prompt runs."""
+    """Yield a warning if a video's last run leaves noise. Without a prompt, `whole` tells whether this run is the
+    last."""
     level, short = last_noise_level(sampler, sigmas)
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
@@ -123,7 +120,6 @@ def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[st
 
 
 def _reaches_sampler(prompt: Prompt, node: str) -> bool:
-    """Whether the latent of `node` leads to another sampler, or to a Save Latent node for a later run."""
     seen, waiting = {node}, [node]
     while waiting:
         here = waiting.pop()

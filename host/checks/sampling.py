@@ -123,7 +123,6 @@ def _wrapped_sampler(sampler):
 
 
 def _solver_warning(sampler, sigmas: Tensor) -> str:
-    """Return a warning if the sigmas were made for the other official solver, else an empty string."""
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""

@@ -76,8 +76,7 @@ def resolve(name: str) -> Path:
 
 
 def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
-    """Return the paths of the pose, lens and action files. The lens file is None for DEFAULT_LENS; the action file may
-    not exist."""
+    """Return the pose, lens and action files. The lens file is None for DEFAULT_LENS; the action file may not exist."""
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -95,21 +94,18 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def _inside(path: Path) -> bool:
-    """Whether `path`, with symbolic links resolved, lies in the input folder or `models/lingbot_world`."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
 def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
-    """Raise InputError or CameraError if a pose or lens file is unusable, or has too few poses from frame `start`
-    on."""
+    """Raise InputError or CameraError if a pose or lens file is unusable, or has too few poses from `start` on."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """Return the camera path of a pose file from frame `start` on. It has at most `frames` poses, rounded down to
-    4n+1."""
+    """Return a pose file's camera path from frame `start` on: at most `frames` poses, rounded down to 4n+1."""
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("", *folder.notes)
@@ -131,8 +127,7 @@ def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) 
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
-    """Return the paths joined, each moved to begin at the last pose of the previous one. The frame rate is the first
-    path's."""
+    """Return the paths joined: each begins at the last pose of the one before. The first path gives the frame rate."""
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 
@@ -186,8 +181,7 @@ def show_warnings(path: CameraPath, frames: int) -> None:
 
 
 def add_camera(conditioning, embedding: torch.Tensor):
-    """Return the CONDITIONING with the camera embedding [1, C, f, h, w] in each prompt. An earlier camera is
-    replaced."""
+    """Return the CONDITIONING with the camera embedding [1, C, f, h, w] in each prompt, in place of an earlier one."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
@@ -205,8 +199,7 @@ def preview_image(
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the Apply Camera node being validated gets a path that does not fit its latent. Return if
-    either is still unknown."""
+    """Raise CameraError if the Apply Camera node being validated gets a path that is known not to fit its latent."""
     try:
         prompt, node = validating_prompt()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

@@ -46,8 +46,7 @@ def register(server) -> None:
 
 
 def drawing_of(request: dict[str, Any]) -> bytes:
-    """Return a drawing of the preview node's camera path, as PNG bytes. Raise UnknownError if the path is known only
-    when the prompt runs."""
+    """Return a PNG of the preview node's camera path. Raise UnknownError if the path is known only during a run."""
     prompt = request["prompt"]
     inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
     if any(values.evaluate(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

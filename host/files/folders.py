@@ -34,8 +34,7 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 """The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The last part of a listed causal model's name, for one file and for several. ComfyUI's page reports only names of
-weight files as missing."""
+"""The end of a causal model's listed name, for one file and for shards. It has to look like a weight file's."""
 
 
 def register() -> None:
@@ -57,8 +56,7 @@ def toy_folder() -> Path:
 
 
 def write_example_image() -> None:
-    """Write the example workflows' start image into ComfyUI's input folder if that folder has no files and can be
-    written."""
+    """Write the example workflows' start image into ComfyUI's input folder if it is writable and has no files."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,8 +81,7 @@ def resolve_package(name: str) -> Path:
 
 
 def expert_choices() -> list[str]:
-    """Return the names of all experts in the model folders. The shards of one model are listed once, as their
-    folder."""
+    """Return the names of all experts in the model folders. A model's shards are listed once, as their folder."""
     return sorted({*merge_shards(_list_weights("diffusion_models")), *merge_shards(_package_experts())})
 
 
@@ -116,8 +113,7 @@ def _causal_name(root: Path, name: str) -> str:
 
 
 def resolve_causal(name: str) -> Path:
-    """Return the folder or file of the causal model `name`, an entry of `causal_choices`. Raise InputError if it is
-    missing or not a causal model."""
+    """Return the folder or file of a causal model in `causal_choices`. Raise InputError if it is missing."""
     folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", str(name))
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
@@ -223,8 +219,7 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the names of each package's subfolder `part` and of its weight files that match the lower-case
-    `pattern`."""
+    """Yield the names of each package's subfolder `part`, and of weight files whose lower-case name matches."""
     for package in _folders():
         if is_true_of(is_expert_folder, package / part):
             yield f"{package.name}/{part}"

@@ -54,8 +54,7 @@ def _grey(images: Tensor) -> Iterator[np.ndarray]:
 
 
 def iterate_frames(images: Tensor) -> Iterator[Tensor]:
-    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar. Raise ComfyUI's interrupt exception if the user
-    cancels."""
+    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar. Raise ComfyUI's exception if the user cancels."""
     bar = comfy.utils.ProgressBar(len(images))
     for image in images:
         comfy.model_management.throw_exception_if_processing_interrupted()

@@ -25,8 +25,7 @@ def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
 
 
 def new_parts(name: str, what: str) -> list[str]:
-    """Return the parts of a new folder's relative path, at most two. Raise InputError for names that some operating
-    system cannot store."""
+    """Return the parts of a new folder's path, at most two. Raise InputError if some system cannot store the name."""
     parts = parts_of(name, what)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

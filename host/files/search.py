@@ -18,8 +18,8 @@ SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the first path of `name` in ComfyUI's `model_folders` for which `exists(path)` is true. Raise InputError
-    without one."""
+    """Return the first path of `name` in these model folders for which `exists` is true. Raise InputError if none
+    is."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:
@@ -33,8 +33,7 @@ def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callab
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return names, modification times and sizes of files as a string. A folder stands for all files in it. Raise
-    OSError for a missing file."""
+    """Return names, times and sizes of files, and of all files in folders. Raise OSError for a missing file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -66,8 +65,7 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, each shard's replaced by its folder's, so folders may repeat. Shards outside of a folder yield
-    the first shard's name."""
+    """Yield the names, with the folder's name for each shard, or the first shard's name if there is no folder."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = SHARD.search(file)

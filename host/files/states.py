@@ -19,8 +19,7 @@ SUFFIX, OF_OUTPUT = ".state", " [output]"
 
 
 def save(state: WorldState, prefix: str) -> Path:
-    """Write a state to a new numbered file in ComfyUI's output folder. Return the path. Raise InputError for an invalid
-    prefix."""
+    """Write a state to a new numbered file in ComfyUI's output folder. Raise InputError for an invalid prefix."""
     check_prefix(prefix)
     folder, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     path = Path(folder) / f"{name}_{counter:05}_{SUFFIX}"
@@ -34,8 +33,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def choices() -> list[str]:
-    """Return the names of all state files in ComfyUI's input folder, then in its output folder, with the mark
-    OF_OUTPUT."""
+    """Return the names of all state files in ComfyUI's input folder, then in its output folder (with OF_OUTPUT)."""
     found = []
     for root, mark in _roots():
         files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
@@ -44,16 +42,14 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Return the state in the file `name`. Raise InputError for a missing or forbidden file, CheckpointError for a
-    damaged file."""
+    """Return the state in a file. Raise InputError if the file is missing or forbidden, CheckpointError if damaged."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 
 
 def resolve(name: str) -> Path:
-    """Return the path of the state file `name`, which may not exist. Raise InputError if it leaves the input or output
-    folder."""
+    """Return a state file's path, which may not exist. Raise InputError outside of the input and output folders."""
     name = str(name)
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))

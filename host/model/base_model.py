@@ -32,8 +32,7 @@ from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 CAMERA = "lingbot_camera"
 """The key of the camera in a conditioning: a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] with actions."""
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
-"""The key of the CameraCacheMode in transformer_options: "auto" (use free memory), "gpu" (unload other models) or
-"off"."""
+"""The transformer_options key of the CameraCacheMode: "auto" (use free memory), "gpu" (unload models) or "off"."""
 BATCH_HEADROOM = 1.5
 """ComfyUI runs prompt and negative prompt as one batch only if this multiple of the batch's memory is free."""
 _FREE_LOCK = threading.Lock()
@@ -187,8 +186,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def pad_text(self, text: torch.Tensor) -> torch.Tensor:
-        """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length. A longer embedding is
-        unchanged."""
+        """Return an embedding [B, L, D] padded with zeros to the model's text length. A longer one is unchanged."""
         missing = self.diffusion_model.config.text_len - text.shape[1]
         return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 

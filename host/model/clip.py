@@ -99,7 +99,7 @@ def _embeddings(
             _cache.move_to_end((version, prompt))
     found = [made[prompt] if prompt in made else _cache[version, prompt] for prompt in prompts]
     for prompt, embedding in made.items():
-        if len(embedding) < MAX_TOKENS:
+        if len(embedding) < MAX_TOKENS:  # a longer prompt was cut: each use encodes it again and shows the warning
             _cache[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all embeddings
     while len(_cache) > MOST_CACHED:
         _cache.popitem(last=False)
@@ -180,8 +180,7 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """A tokenizer for ComfyUI's CLIP with the official token ids, a limit of 512 tokens, and ComfyUI's prompt
-    syntax."""
+    """A tokenizer for ComfyUI's CLIP with the official token ids, at most 512 tokens, and ComfyUI's prompt syntax."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(
@@ -199,8 +198,7 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """Return one list of (id, weight) pairs, padded to 512 tokens, in a list. A longer text is cut, with a
-        warning."""
+        """Return [[(id, weight), ...]], padded to 512 tokens. A longer text is cut, with a warning."""
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:

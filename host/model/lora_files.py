@@ -108,7 +108,6 @@ def _patch(changes: Sequence[LoraChange]) -> Any:
 
 
 def _scaled_otherwise(patch: Any, changes: Collection[LoraChange]) -> bool:
-    """Whether ComfyUI's patch has another scale than the LoRA's only change of that weight."""
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
     (change,) = changes
@@ -135,8 +134,8 @@ def _spelling(key: str) -> str:
 
 
 def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> dict:
-    """Return the patches of a LoRA that have the shape of their weight. Raise InputError if there are none, or if most
-    do not fit."""
+    """Return a LoRA's patches that have their weight's shape. Raise InputError if there are none, or most do not
+    fit."""
     if not patches and strength:
         raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {WHICH_LORA}")
     weights = dict(model.named_parameters())
@@ -157,7 +156,6 @@ def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> d
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a patch changes, or None if its tensors do not show the shape."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
@@ -185,8 +183,7 @@ class _OtherWeights(list):
 
 
 def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
-    """Return a copy of a MODEL's weights and patches for merging, marked as a causal model's or an expert's for
-    `is_mixture`."""
+    """Return a copy of a MODEL's weights and patches for merging, marked with `causal` for `is_mixture`."""
     found = {key: _OtherWeights(each) for key, each in patches.items()}
     for each in found.values():
         each.causal = causal
@@ -194,6 +191,5 @@ def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
 
 
 def is_mixture(patches: dict, causal: bool) -> bool:
-    """Whether `patches` would merge a causal model with an expert. `causal` describes the MODEL that receives the
-    patches."""
+    """Whether `patches` would merge a causal model with an expert. `causal` describes the receiving MODEL."""
     return any(isinstance(each, _OtherWeights) and each.causal != causal for each in patches.values())

@@ -60,8 +60,7 @@ def _without_buffer(decoded: Any, weight: Tensor) -> Any:
 
 
 def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """Return a weight [out, in] in 8 bits with a scale per row, on the device of `reference`. `dtype` is float8_e4m3fn
-    or int8."""
+    """Return a weight [out, in] in 8 bits (float8_e4m3fn or int8) on `reference`'s device, with a scale per row."""
     ours = is_quantized(weight) and hasattr(weight.layout_cls, "recode")  # in 4 bits, or GGML's blocks
     if not ours and rotates(weight.shape[-1], dtype, reference.device):
         return encode_rotated(materialise(weight, reference.new_empty(0, dtype=torch.bfloat16)))
@@ -98,8 +97,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield a function that applies this layer to inputs [..., in] like `reference`. The weight is decoded once for
-        all calls."""
+        """Yield this layer as a function of inputs [..., in] like `reference`. The weight is decoded once."""
         if self.computes_in_8_bits:
             with weight_and_bias(self, reference, self._to_8_bits) as (weight, bias):
                 in_own_format = isinstance(weight, LayoutParameter)
@@ -171,8 +169,7 @@ class PendingUpload:
         self.registered: dict[str, tuple[Linear, str]] = {}
 
     def accept(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the parameter ("weight" or "bias") for the upload. Return False if the device or dtype of `target`
-        does not fit."""
+        """Register the "weight" or "bias" for the upload. Return False if the device or dtype of `target` differs."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
@@ -195,8 +192,7 @@ def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bo
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """Collect the parameters that ComfyUI moves to the CUDA device inside this context. Copy them together at the
-    end."""
+    """Collect the parameters that ComfyUI moves to the CUDA device in this context, and copy them at its end."""
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
         layer.upload = upload

@@ -32,7 +32,6 @@ from .lora_files import (
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
-"""A parameter's original `weight`, and whether it was patched in place, as ComfyUI's patchers record them."""
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 _ENOUGH = 2**62
 """The free bytes that a causal model's patcher reports to ComfyUI, enough for any batch."""
@@ -121,8 +120,7 @@ class ExactPatches(_AnyPatcher):
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """Free all caches and CUDA graphs, and restore the number of threads. ComfyUI calls this method after every
-        sampling run."""
+        """Free all caches and CUDA graphs, and restore the number of threads. It runs after every sampling run."""
         if self._threads not in (0, torch.get_num_threads()):
             torch.set_num_threads(self._threads)
         self.model.layer_elements = None
@@ -150,8 +148,7 @@ class ExactPatches(_AnyPatcher):
             self._attach_patches()
 
     def unpatch_hooks(self, whitelist_keys_set=None):
-        """Remove all patches of conditioning hooks from the layers. `whitelist_keys_set` affects only ComfyUI's own
-        patches."""
+        """Remove all hook patches from the layers. `whitelist_keys_set` affects only ComfyUI's own patches."""
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()
@@ -202,8 +199,7 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set every layer's patch functions. Hooks come first, because Create Hook Model as LoRA subtracts the
-        unpatched weight."""
+        """Set all patch functions. Hooks come first: Create Hook Model as LoRA subtracts the unpatched weight."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
@@ -222,8 +218,7 @@ class ExactPatches(_AnyPatcher):
                     setattr(layer, f"{name}_lowvram_function", None)
 
     def copy_loras_to(self, device: torch.device) -> bool:
-        """Copy all LoRA tensors to the device. Return False, with nothing copied, if a sampling step would lack
-        memory."""
+        """Copy all LoRA tensors to the device. Return False, without a copy, if a sampling step would lack memory."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
@@ -279,8 +274,7 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """Return DynamicExpertPatcher if ComfyUI uses dynamic VRAM on this device and `disable_dynamic` is False, else
-    ExpertPatcher."""
+    """Return DynamicExpertPatcher if ComfyUI's dynamic VRAM is enabled for the device, else ExpertPatcher."""
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher

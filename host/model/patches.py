@@ -19,7 +19,6 @@ from ..prompt.queue import loras_of, name_of
 KEY = "lingbot_world"
 """The name under which this pack adds its wrapper to a MODEL."""
 _OWN_PREFIX = "lingbot"
-"""The prefix of the keys in transformer_options that belong to this pack."""
 GUIDANCE = {
     "sampler_cfg_function",
     "sampler_pre_cfg_function",
@@ -144,8 +143,7 @@ def one_expert_warning(high, low) -> str:
 
 
 def additions(patcher, every: bool = False) -> set[str]:
-    """Return the names of the changes that nodes made to a MODEL, without shift and dtype. LazyCache is included only
-    if `every` is True."""
+    """Return the names of other nodes' changes to a MODEL, without shift, dtype and (unless `every`) LazyCache."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_STEP_OPTIONS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -177,8 +175,7 @@ def clones(patcher) -> Iterator[tuple[str | None, Any]]:
 
 
 def maker_of(patcher, has: Callable[[Any], bool]) -> str:
-    """Return a name, such as "EasyCache (node 7)", of the node that made the earliest clone for which `has(clone)` is
-    true."""
+    """Return the name, such as "EasyCache (node 7)", of the node that made the earliest clone with `has(clone)`."""
     nodes = [node for node, each in clones(patcher) if has(each)]
     return name_of(nodes[-1]) if nodes and nodes[-1] is not None else "a node on the model"
 
@@ -223,8 +220,7 @@ def _is_unchanged(before, after) -> bool:
 
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without additions that a rollout cannot use, and a list of at most one note. The MODEL is a
-    clone if anything was removed."""
+    """Return the MODEL (or a clone) without additions that a rollout cannot use, and a list of at most one note."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

@@ -21,8 +21,7 @@ from ...model.layers.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
-"""The key in transformer_options of a step's official integer timestep. Only this pack's solvers and rollouts set
-it."""
+"""The transformer_options key of a step's official integer timestep. Only this pack's solvers and rollouts set it."""
 CAMERA_CACHE = "camera_cache"
 """The key in transformer_options of the engine's CameraCache. The value is None if the step has no cache."""
 _LATENT = "lingbot_world_latent"
@@ -36,8 +35,7 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D]. ComfyUI's attention is used if a switch or an
-    override selects it."""
+    """Return the attention of q, k and v, each [B, L, heads * D], by ComfyUI if a switch or an override asks for it."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -151,6 +149,7 @@ class HostModel(LingBotWorldModel):
     def run_block(self, index, block, x, e0, context, camera, rope, options):
         """Run block number `index` with the patches of other nodes. Return the residual stream [B, L, D]. Raise
         ComfyUI's interrupt exception if the user cancels."""
+        # The check also splits torch.compile's graph, so the code compiled for one block serves all.
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block

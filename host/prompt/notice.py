@@ -24,8 +24,7 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(*texts: str) -> None:
-    """Log warnings and add them to the running node's texts. The first call in a run, also with "", removes the
-    previous run's texts."""
+    """Log warnings and add them to the running node's texts. A run's first call, also with "", removes older texts."""
     for text in texts:
         _show(text, logging.WARNING)
 

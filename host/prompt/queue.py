@@ -31,7 +31,7 @@ def register(server) -> None:
     def store(request: dict) -> dict:
         prompt = request.get("prompt") or {}
         _reset_unused_seeds(prompt)
-        _queued.set(prompt)
+        _queued.set(prompt)  # the server validates the prompt in the same asyncio task
         return request
 
     @server.routes.get(WORKFLOW_OF)
@@ -55,8 +55,7 @@ def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the plain values, by input name, of the node that ComfyUI is validating. Outside of a validation the
-    result is empty."""
+    """Return the plain input values of the node being validated. Outside of a validation the result is empty."""
     try:
         prompt, node = validating_prompt()
     except UnknownError:
@@ -71,8 +70,7 @@ def name_of(node: str) -> str:
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the LoRA file names in the inputs of a running prompt's LoRA node, without those switched off. Other nodes
-    give an empty list."""
+    """Return the LoRA files that a LoRA node of the running prompt uses. The list is empty for other nodes."""
     found = next((prompt[node] for prompt in _running_prompts() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -108,8 +106,7 @@ def _queue_items(run: str | None = None) -> list[tuple]:
 
 
 def validating_prompt() -> tuple[Prompt, str]:
-    """Return the prompt that ComfyUI is validating and the current node's id. Raise UnknownError outside of a
-    validation."""
+    """Return the prompt being validated and its current node's id. Raise UnknownError outside of a validation."""
     context = get_executing_context()
     if context is None or context.node_id not in _queued.get():
         raise UnknownError
@@ -128,8 +125,7 @@ class PromptValues:
         self._results: dict[str, tuple | None] = {}
 
     def evaluate(self, value: Any) -> Any:
-        """Return the value of an input, or of the node output that it links to. Raise UnknownError if the value needs a
-        run."""
+        """Return the value of an input or of its linked output. Raise UnknownError if the value needs a run."""
         if not is_link(value):
             return value
         node, slot = value

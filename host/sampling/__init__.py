@@ -1,2 +1,1 @@
-"""Sampling inside ComfyUI: the guider of both experts, the solvers, rollouts of causal models, and walks (steered
-videos)."""
+"""Sampling inside ComfyUI: the guider of both experts, solvers, causal models' rollouts, and walks (steered videos)."""

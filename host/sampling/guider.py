@@ -70,8 +70,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the different shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the
-        experts."""
+        """Return the different shifts of the schedule that nodes such as ModelSamplingSD3 have set on the experts."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
@@ -87,8 +86,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     def sample(
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
-        """Return the sampled latent. An expert without a step in `sigmas` is not loaded. Raise InputError for empty
-        sigmas."""
+        """Return the sampled latent. An expert without a step is not loaded. Raise InputError for empty sigmas."""
         if len(sigmas) == 0:
             raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
@@ -106,8 +104,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _clear_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first sigma at which the low-noise expert predicts, or `len(sigmas)` if there is
-        none."""
+        """Return the index of the first sigma at which the low-noise expert predicts, or `len(sigmas)` without one."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -115,8 +112,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
 
 class _SwitchingSampler(comfy.samplers.Sampler):
-    """A sampler that prepares the low-noise expert in a nested sampling run, then runs another sampler with a
-    `_Switch`."""
+    """A sampler that prepares the low-noise expert in a nested sampling run, then runs another one with a `_Switch`."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -152,12 +148,10 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 
 
 class CallbackSampler(comfy.samplers.Sampler):
-    """A sampler that calls `run(model, extra_args)` with the model that ComfyUI has prepared, and returns the noise
-    unchanged."""
+    """A sampler that calls `run(model, extra_args)` with ComfyUI's prepared model, and returns the noise unchanged."""
 
     makes_chunks = True
-    """Declares that this sampler may run a causal model. Samplers without this attribute are refused for causal
-    models."""
+    """Declares that this sampler may run a causal model. Other samplers are refused for causal models."""
 
     def __init__(self, run: Callable):
         self.run = run

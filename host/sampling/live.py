@@ -130,7 +130,6 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
 
 
 def _recorded_path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return None if a client steers the walk, else its camera path. Raise InputError if there is neither."""
     if run.steered and view.wait_for_client(alone=run.path is not None):
         return None
     if run.path is None:

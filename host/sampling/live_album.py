@@ -55,8 +55,7 @@ def decode_by_vae(session: Session) -> Album:
 
 
 def cut_to_saved(album: Album, store: WalkStore) -> None:
-    """Remove from the album the frames that could not be saved, and show a warning. Raise InputError if none was
-    saved."""
+    """Remove the frames that could not be saved, with a warning. Raise InputError if none was saved."""
     made = album.frames
     album.cut(store.chunks)
     if not album.frames:

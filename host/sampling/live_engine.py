@@ -99,8 +99,7 @@ class DecoderFactory:
     """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Raise CheckpointError for a VAE other than Wan 2.1's. The free memory decides whether videos are decoded in
-        tiles."""
+        """Raise CheckpointError for a VAE other than Wan 2.1's. Select tiles if the memory is small for a chunk."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32

@@ -29,8 +29,7 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""The messages with the number of running walks, for every page, and with a start image, for the page that queued the
-prompt."""
+"""The messages with the number of running walks, to every page, and with a start image, to the page of the prompt."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -60,8 +59,7 @@ def _tell_pages(server) -> None:
 
 
 class LiveView:
-    """The view of one walk (a steered video) by at most one client. Only `serve_client` runs on the server's event
-    loop."""
+    """The view of a walk (a steered video) by at most one client. `serve_client` alone runs on the server's loop."""
 
     def __init__(self, server, wait: float):
         """Create a view that waits at most `wait` seconds for a client. `server` is ComfyUI's PromptServer, or None."""
@@ -86,8 +84,7 @@ class LiveView:
         )
 
     def wait_for_client(self, alone: bool) -> bool:
-        """Wait for a client, and return whether one came. If `alone` (the walk can run without a client), do not wait
-        for a closed page."""
+        """Wait for a client, but not for a closed page if the walk can run `alone`. Return whether a client came."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -102,8 +99,7 @@ class LiveView:
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Connect the client to the session. `steered` and `prompts` tell whether the client may move the camera and
-        change the prompt."""
+        """Connect the client to the session. It may move the camera if `steered`, and change the text if `prompts`."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._call_in_loop(self._ready.set)
@@ -117,8 +113,7 @@ class LiveView:
         self._call_in_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop or pause a steered walk that no client steers. Raise ComfyUI's interrupt exception if the user cancels
-        the run."""
+        """Stop or pause a steered walk without client or input. Raise ComfyUI's exception if the user cancels."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:

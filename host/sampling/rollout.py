@@ -213,8 +213,7 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Return `samples` unchanged. Raise InputError unless they are one video's latent, not zero, with sides in
-    multiples of STEP pixels."""
+    """Raise InputError unless `samples` are one video's latent, not zero, with sides in multiples of STEP pixels."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(
@@ -233,8 +232,7 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """Return the normalized latent [1, 16, n, h, w] of the start image and following grey frames. Raise InputError for
-    another model's VAE."""
+    """Return the normalized latent of the start image and grey frames. Raise InputError for another model's VAE."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)

@@ -27,15 +27,13 @@ class RolloutDisplay:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """Show the preview of the previous chunk and the progress of the current one, after a forward of chunk
-        `number`."""
+        """Show the previous chunk's preview and the current one's progress, after a forward of chunk `number`."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Add the latent of chunk `number` to the delivery. A chunk of a continued video only advances the progress
-        bar."""
+        """Add a chunk's latent to the delivery. A chunk of a continued video only advances the progress bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:
@@ -54,7 +52,6 @@ class RolloutDisplay:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """Return the previewer that ComfyUI's settings select, or the cheapest one if previews are off."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)

@@ -89,7 +89,7 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _cached(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return `make()`, cached by `key` until `given` is another object. The camera cache recognizes its inputs by
+        """Return `make()`, cached until `given` is another object. The camera cache recognizes its inputs by
         identity."""
         if key not in self._cache or self._cache[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
@@ -98,8 +98,7 @@ class _PreparedModel:
 
 
 def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
-    """Return a video's noise [1, 16, frames, h, w], and a function that draws more noise of a given shape. `size` is
-    (h, w)."""
+    """Return a video's noise [1, 16, frames, h, w] for a `size` (h, w), and a function that draws more noise."""
     generator = torch.Generator("cpu").manual_seed(seed)
     noise = torch.randn((1, LATENT_CHANNELS, frames, *size), generator=generator)
     return noise, lambda shape: torch.randn(shape, generator=generator)

@@ -36,8 +36,7 @@ class FlowSolver(comfy.samplers.Sampler):
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
-        """Return the latent after all steps of `sigmas` [steps + 1]. Masks, previews and model options work as in
-        ComfyUI's KSAMPLER."""
+        """Return the latent after all steps. Masks, previews and model options work as in ComfyUI's KSAMPLER."""
         total = len(sigmas) - 1
         reuse = StepReuse(self.reuse_threshold)
         predictor = _ReusingModel(model_wrap, reuse, total) if reuse.threshold else model_wrap
@@ -92,8 +91,7 @@ class _ReusingModel:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the official integer timesteps, int64 [steps], for sigmas [steps + 1]. They are UniPC's, unless the sigmas
-    end a DPM++ schedule."""
+    """Return int64 timesteps [steps] for sigmas [steps + 1]: DPM++'s if the sigmas end its schedule, else UniPC's."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
@@ -115,8 +113,7 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """Return the LATENT that guider and sampler make from a LATENT and seeded noise, on ComfyUI's intermediate
-    device."""
+    """Return the LATENT sampled from a LATENT and seeded noise, on ComfyUI's intermediate device."""
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))

@@ -29,8 +29,7 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return all files that may be read with a camera file: its folder's files with the same suffix, and ViPE's lens
-    file."""
+    """Return the files that may be read with a camera file: those with its suffix next to it, and ViPE's lens file."""
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
     lens = path.parent.parent / "intrinsics" / path.name
@@ -117,8 +116,7 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Check that the camera file can be read. If another input is linked or invalid, check only that the file
-    exists."""
+    """Check that the camera file can be read. If another input is linked or invalid, check only that it exists."""
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: known.get(name) for name in names}
