@@ -1,5 +1,4 @@
-"""Export of a video, such as a saved walk, as a scene for 3D programs: sharp frames, their exact camera poses and
-intrinsics, and sparse points. The module `points` needs torch, so it is imported only when first used."""
+"""Export of a video, such as a saved walk, as a scene for 3D programs."""
 
 from typing import TYPE_CHECKING
 

@@ -11,16 +11,15 @@ NEIGHBOURS = 4
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """Return a frame's sharpness, var(Laplacian) / (var(grey) + 1) of its grey values; 0 for a uniform frame. `pixels`:
-    uint8 [H, W, 3]."""
+    """Return the sharpness of a frame, uint8 [H, W, 3]: var(Laplacian) / (var(grey) + 1), or 0 for a uniform frame."""
     grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
     around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
 
 
 def pick_sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield (index, pixels, sharpness) of the sharpest frame in each group of `every` successive frames; the last group
-    may be shorter. `frames`: uint8 [H, W, 3] each. Indices count from 0."""
+    """Yield (index, pixels, sharpness) of the sharpest frame, uint8 [H, W, 3], in each group of `every` successive
+    frames."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)
@@ -33,8 +32,7 @@ def pick_sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[in
 
 
 def find_blurred(values: Sequence[float]) -> list[int]:
-    """Return the indices of the blurred frames, given the sharpness of each frame. A frame is blurred if its sharpness
-    is below BLURRED times the median of its neighbours, up to NEIGHBOURS on each side."""
+    """Return the indices of frames whose sharpness is below BLURRED times the median of their neighbours' sharpness."""
     around = [
         [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
     ]

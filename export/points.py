@@ -22,23 +22,21 @@ from .preview import Preview, draw_preview
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
-"""A point with a triangulation angle below this is dropped. pycolmap's default of 1.5 suits photographs, but a video's
-frames are closer together."""
+"""A point with a triangulation angle below this is dropped."""
 PAIR_DISTANCES = (1, 2, 4, 8)
 """Two frames are matched if the distance between them, counted in exported frames, is one of these."""
 FEWEST_VIEWS = 3
 TRACKED_AT_ONCE = 240
-"""Points are tracked through at most this many exported frames at a time. A larger number needs more memory."""
+"""Points are tracked through at most this many exported frames at a time, which limits memory."""
 
 
 @dataclass(frozen=True)
 class Second:
     """The agreement of the tracked points with the camera poses in one second of the video.
 
-    second: its index, from 0.
+    second: the index of the second, from 0.
     error: the mean reprojection error in pixels; NaN without triangulated points.
-    inlier_share: the fraction of keypoints that belong to a 3D point triangulated from at least three frames; 0 without
-    keypoints.
+    inlier_share: the fraction of keypoints that belong to a triangulated point.
     points: the number of triangulated points visible in this second.
     """
 
@@ -54,8 +52,8 @@ class Points:
 
     count: the number of points.
     error: the mean reprojection error in pixels.
-    seconds: an entry for each second of the video, up to the last exported frame.
-    cloud: the bytes of a PLY file in OpenGL axes, as in 3D viewers: x right, y up, z backward.
+    seconds: an entry for each second of the video.
+    cloud: a PLY file in OpenGL axes: x right, y up, z backward.
     preview: the points and the cameras for a 3D viewer.
     """
 
@@ -76,27 +74,21 @@ class Points:
 
 
 def check_points(no_points: bool = False) -> None:
-    """Check, before an export in the format "ply", that its point cloud can be made. Raises InputError if `no_points`
-    is True: the user wants no points, but a "ply" export contains nothing else. Raises DependencyError if pycolmap
-    or OpenCV, which `add_points` needs, is missing."""
+    """Raise InputError if `no_points` is true, because a "ply" export has nothing else. Raise DependencyError without
+    pycolmap or OpenCV."""
     if no_points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate the points of an exported scene, write them in the scene's format, and return them.
+    """Triangulate the points of an exported scene, write them in the scene's format, and return them. For "ply" the
+    frames are then deleted.
 
-    fps: the frame rate of the video, for the table with a row for each second.
+    fps: the frame rate of the video, for `Points.seconds`.
 
-    The files depend on `made.format`:
-
-    - nerfstudio: `points.ply` in the coordinates of the poses, named in transforms.json.
-    - colmap: the model in sparse/0.
-    - ply: `Points.cloud` as `points.ply`. The frames are deleted, even after an error.
-
-    Raises InputError for an `fps` that is not above 0 and if no point can be triangulated, and DependencyError without
-    pycolmap or OpenCV.
+    Raises InputError if `fps` is not above 0 or no point can be triangulated, and DependencyError without pycolmap or
+    OpenCV.
     """
     check_types({"fps": fps}, {"fps": float})
     if not 0 < fps < math.inf:
@@ -136,8 +128,7 @@ def _add_points(made: Exported, fps: float) -> Points:
 
 
 def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
-    """Return pycolmap's reconstruction of the scene, and the number of tracked points in each frame, int [n]. `folder`
-    is for temporary files."""
+    """Return pycolmap's reconstruction, and the number of tracked points in each frame, int [n]."""
     colmap = pycolmap()
     write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
     model = colmap.Reconstruction(folder)
@@ -155,8 +146,6 @@ def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
 
 
 def _write_scene(database: Any, model: Any) -> None:
-    """Write the cameras and images of a pycolmap `model` into a pycolmap `database` under the same ids. Frame 0 is
-    image 1."""
     for camera in model.cameras.values():
         database.write_camera(camera, use_camera_id=True)
     for rig in model.rigs.values():
@@ -168,9 +157,8 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Track points through up to TRACKED_AT_ONCE exported frames from the index `begin`. Write their keypoints, in
-    pixels, and the matches between frames into the pycolmap `database`. Points that are visible in fewer than three
-    frames are left out. Return the number of points in each frame, int [n]."""
+    """Write keypoints and matches of tracked points into `database`. Return the number of points in each frame, int
+    [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TRACKED_AT_ONCE])
     tracks = track_points([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])
@@ -185,8 +173,7 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
 
 
 def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
-    """Write the matches of two images: the points that are visible in both. `images`: the ids of the images. `seen`
-    bool [2, n]: which points are visible in each image."""
+    """Write the matches of two images: the points that are True in both rows of `seen` [2, n]."""
     colmap, both = pycolmap(), seen.all(0)
     numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
     matches = numbers[:, both].T.astype(np.uint32)

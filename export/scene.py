@@ -28,10 +28,9 @@ class Exported:
     """An exported scene.
 
     frames: the index in the video of each exported frame.
-    blurred: the number of frames that were not exported because even the sharpest frame of a group is blurred.
+    blurred: the number of frames left out because they are blurred.
     read: the number of frames in the video.
-    length: the sum of the distances between successive cameras of `path`, in the units of the poses.
-    folder: the folder that was written to.
+    length: the sum of the distances between successive cameras of `path`.
     format: a name in FORMATS.
     path: the cameras of the exported frames.
     size: the height and width of the frames in pixels.
@@ -62,16 +61,16 @@ def export_scene(
     every: int = 4,
     shorter: bool = False,
 ) -> Exported:
-    """Write the sharpest frame in each group of `every` frames, unless it is blurred, and the cameras into a folder.
+    """Write the sharpest frame of each `every` frames, unless it is blurred, and the cameras into a folder.
 
     frames: uint8 [H, W, 3] each, all of one size.
     c2w: float [n, 4, 4], the camera-to-world pose of each frame, in OpenCV axes.
-    lens: float [n, 4], fx, fy, cx, cy of each frame, in pixels of an 832x480 image.
-    format: "nerfstudio", "colmap" or "ply". For "ply" only the frames are written; `add_points` makes the point cloud.
+    lens: float [n, 4], fx, fy, cx, cy of each frame at 832x480.
+    format: "nerfstudio", "colmap" or "ply"; for "ply" `add_points` makes the point cloud.
     shorter: whether the video may have fewer than n frames.
 
-    Raises InputError for invalid arguments or frames, for a number of frames or of `lens` rows other than n, for a
-    folder that has `images` already, and if writing fails. Raises CameraError for invalid poses or intrinsics.
+    Raises InputError for invalid arguments or frames, and if writing fails. Raises CameraError for invalid poses or
+    intrinsics.
     """
     found = {"every": every, "folder": folder, "shorter": shorter, "frames": frames}
     check_types(found, {"every": int, "folder": str | Path, "shorter": bool, "frames": Iterable})
@@ -108,14 +107,8 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest frame in each group of `every` frames as a PNG file, and delete the blurred ones of these
-    files.
-
-    poses: the number of poses, one for each frame. With `shorter` the video may have fewer frames.
-
-    Returns the kept frames' indices in the video, the number of blurred frames, the number of frames read, and (height,
-    width).
-    """
+    """Write the sharpest frames as PNG files. Return their indices, the numbers of blurred and of read frames, and
+    (height, width)."""
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 
@@ -165,8 +158,7 @@ def _write_frames(
 
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
-    """Delete the files of blurred frames, and rename the files of the other frames. Return the other frames' indices in
-    the video. `chosen`: (index, sharpness) of each frame that has a file."""
+    """Delete the files of blurred frames, and rename the other files. Return the other frames' indices in the video."""
     out = set(find_blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

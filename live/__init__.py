@@ -1,6 +1,4 @@
-"""Walks: videos of a causal model that a user steers by keys, mouse and gamepad while they are generated. A `Session`
-makes the video of a walk with the model, text encoder and VAE of an `Engine`. This package needs neither ComfyUI nor,
-except in `wire`, aiohttp. Names are imported on first use, so that listing saved walks needs no torch."""
+"""Walks: videos of a causal model that a user steers by keys, mouse and gamepad while they are generated."""
 
 from typing import TYPE_CHECKING
 

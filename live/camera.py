@@ -14,28 +14,25 @@ from .controls import FRAMES_PER_LATENT, RUNNING, FrameInputs
 from .worlds.walls import PlacedMap
 
 WALKING_UNIT = FRAMES_PER_LATENT * STEP
-"""The unit of length of the model's camera input, for a walk that starts from an image. It is the distance that the
-camera moves in one latent frame at full speed. In this unit the largest translation that the model was trained with is
-1."""
+"""The camera's unit of length in a walk that starts from an image: the distance covered in one latent frame at full
+speed."""
 FRAMES_TO_SPEED = 3
-"""The camera takes this many video frames to reach full speed, and as many to stop. A short key press (a tap) therefore
-moves the camera only a little."""
+"""The number of video frames in which the camera reaches full speed, or stops."""
 FASTEST_LOOK_DEG = 6.0
-"""The mouse rotates the camera by at most this many degrees per video frame, in yaw and in pitch. The rest of a larger
-rotation follows in later frames."""
+"""The largest rotation by the mouse in one video frame, in degrees, for yaw and pitch each. The rest follows in later
+frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a walking key, as a fraction of the longest step: the largest translation per latent frame that
-the model was trained with. Shift doubles the speed. In each official example the median translation per latent frame is
-0.19 to 0.78 of the example's longest translation."""
+"""The default speed of a walking key. A speed of 1 is the largest translation per latent frame in the model's
+training."""
 PITCH_DEG = 1.5
-"""The pitch changes by at most this many degrees per video frame, so by at most 6 per latent frame. The cameras of the
-official examples change it by 0.3 to 1.0 degrees per frame on average, and by at most 6.8."""
+"""The largest change of pitch from one video frame to the next, in degrees."""
 
 
 class WalkingCamera:
-    """A steered camera with a position, a yaw, a pitch and their speeds. Each pose is computed from these numbers, so
-    rounding errors do not accumulate in the rotation matrices. `unit` is the length by which translations are divided
-    for the model; see WALKING_UNIT."""
+    """A steered camera with a position, a yaw, a pitch and their speeds.
+
+    unit: the length by which translations are divided for the model.
+    """
 
     def __init__(
         self,
@@ -45,21 +42,14 @@ class WalkingCamera:
         pitch_deg: float = math.inf,
         walls: PlacedMap | None = None,
     ) -> None:
-        """Place the camera without motion at the camera-to-world pose [4, 4]; None is the identity.
-
-        unit: the unit of length; see WALKING_UNIT.
-        speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
-            that the model was trained with). Shift doubles the speed up to 1.0, so at 1.0 Shift has no effect.
-        pitch_deg: the largest change of pitch from one video frame to the next, in degrees.
-        walls: the walls of a map, along which the camera slides, or None.
-        """
+        """Place the camera at rest at the camera-to-world pose [4, 4], by default the identity. `speed` is a fraction
+        of `unit` per latent frame. `pitch_deg` limits the change of pitch per video frame."""
         self.unit, self._step, self.frames_left = unit, unit / FRAMES_PER_LATENT * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
-        """Move the camera to the pose [4, 4] and stop its motion. The video frame's number `_frame` is ignored; only
-        `RecordedCamera` uses it."""
+        """Move the camera to the pose [4, 4] and stop its motion; `_frame` is ignored."""
         self._yaw, self._pitch, self._roll = to_angles(pose[:3, :3])
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # fractions of full speed: forward, right, yaw, pitch
@@ -67,8 +57,7 @@ class WalkingCamera:
 
     @property
     def is_moving(self) -> bool:
-        """Whether the camera will move even without further input, because it is still braking or a mouse rotation is
-        not finished."""
+        """Whether the camera moves even without input, because it brakes or a mouse rotation is unfinished."""
         return bool(self._speeds.any() or self._look.any())
 
     @property
@@ -78,8 +67,8 @@ class WalkingCamera:
         return rigid(rotation, self._position[None])[0]
 
     def move(self, inputs: FrameInputs) -> np.ndarray:
-        """Move the camera by the user's inputs for the next n video frames. Return the camera-to-world poses of these
-        frames, float64 [n, 4, 4]."""
+        """Move the camera by the inputs of the next n video frames. Return the frames' camera-to-world poses, float64
+        [n, 4, 4]."""
         self._look += inputs.look
         return np.stack([self._advance(axes) for axes in inputs.axes]) if len(inputs.axes) else np.empty((0, 4, 4))
 
@@ -107,21 +96,15 @@ class WalkingCamera:
 
 
 class RecordedCamera:
-    """A camera that follows a given path. It ignores the user's inputs.
+    """A camera that follows a path and ignores the user's inputs.
 
     frames_left: the number of video frames that remain of the path.
     unit: the length by which translations are divided for the model.
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
-        """Start at the first pose of the path.
-
-        path: camera-to-world poses [n, 4, 4], one per video frame.
-        pose: the last pose [4, 4] of the video that is continued, or None. The whole path is moved so that it begins at
-            this pose.
-        unit: the unit of length of the video that is continued, or 0. For 0 the unit is the longest translation between
-            two latent frames of the path, or WALKING_UNIT if the path has no translation.
-        """
+        """Start at the beginning of a path of camera-to-world poses [n, 4, 4]. With a `pose`, the whole path is moved
+        to begin there. A `unit` of 0 is replaced by one computed from the path."""
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
         latents = self._path[::FRAMES_PER_LATENT]
@@ -140,8 +123,7 @@ class RecordedCamera:
         return self._path[self._at]
 
     def place(self, _pose: np.ndarray, frame: int) -> None:
-        """Go to the pose that the path has at video frame number `frame`. The argument `_pose` is ignored; only
-        `WalkingCamera` uses it."""
+        """Go to the path's pose at video frame number `frame`; `_pose` is ignored."""
         self._at = frame
 
     def move(self, inputs: FrameInputs) -> np.ndarray:
@@ -151,16 +133,15 @@ class RecordedCamera:
 
 
 def integer_poses(poses: np.ndarray) -> list[list[int]]:
-    """Return camera-to-world poses [n, 4, 4] as lists of five integers, which make a short message: x, y, z, yaw and
-    pitch. Positions are in 1/1000 of the poses' unit of length, angles in 1/100 degree."""
+    """Return poses [n, 4, 4] as rows of integers: x, y, z in 1/1000 of the unit of length, yaw and pitch in 1/100
+    degree."""
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
 
 
 def relative_poses(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
-    """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames. Each
-    result is the pose relative to the latent frame before, with its translation divided by `unit`. `before` is the pose
-    [4, 4] of the latent frame before the first one. If it is None, the first result is the identity."""
+    """Return the model's camera input [f, 4, 4]: each pose relative to the latent frame before, its translation divided
+    by `unit`. Without the pose `before` the first result is the identity."""
     if before is None:
         rest = relative_poses(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

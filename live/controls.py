@@ -1,9 +1,4 @@
-"""The user's inputs for a walk (a steered video): keys, mouse and gamepad, sent by any thread at any time.
-
-The generating thread reads the inputs of a chunk as late as possible. A key that is held then applies to all video
-frames of the chunk, so that its effect comes soon. A tap, a key pressed and released since the last chunk, applies only
-to the frames at the time of the tap.
-"""
+"""The user's inputs for a walk (a steered video): keys, mouse and gamepad, sent by any thread at any time."""
 
 from __future__ import annotations
 
@@ -22,25 +17,22 @@ from ..errors import InputError
 from .folder.inputs import FrameInputs, Input
 
 KEYS = MOVE_KEYS + LOOK_KEYS
-"""The keyboard keys that move the camera: w, a, s, d walk forward, left, back, right; i, j, k, l look up, left, down,
-right."""
+"""The keyboard keys that move the camera: w, a, s, d to walk, and i, j, k, l to look."""
 RUN, RUNNING = "shift", 2.0
-"""RUN is the keyboard key that the user holds to run. RUNNING is the factor by which it raises the walking speed."""
+"""The keyboard key to run, and the factor by which it raises the walking speed."""
 FRAMES_PER_LATENT = 4
-"""The number of video frames that a latent frame decodes to. The first latent frame of a video is an exception: it
-decodes to one."""
+"""The number of video frames that a latent frame decodes to, except a video's first latent frame, which decodes to
+one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""At most MOST_TAPS taps (short key presses) wait for the next chunk; older ones are dropped. The same limit applies to
-the records of inputs. A list of timed keys (see `Controls.script`) may cover at most MOST_ROWS latent frames."""
+"""The largest number of taps (short key presses) that wait for the next chunk, and of latent frames in a list of timed
+keys."""
 FURTHEST_LOOK = 720.0
-"""Mouse movements add up until the camera applies them. Their sum is limited to this many degrees, in yaw and in
-pitch."""
+"""The limit, in degrees, of the mouse movements that wait for the next chunk, for yaw and pitch each."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
 class _Pending(NamedTuple):
-    """A copy of the inputs as they were before the last `Controls.take`. `Controls.restore` restores them from this
-    copy."""
+    """The inputs before the last `Controls.take`, for `Controls.restore`."""
 
     down: dict[str, float]
     taps: list[tuple[str, float, float]]
@@ -53,17 +45,12 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """The state of keyboard keys, mouse and gamepad of one walk (a steered video).
+    """The state of keyboard keys, mouse and gamepad of one walk (a steered video). Methods raise InputError for an
+    invalid input.
 
-    Many methods have an argument `event`: an optional number by which the sender recognizes the input. The first video
-    frames that include the input carry this number. Methods raise InputError for an unknown key, a number that is not
-    finite, and invalid timed keys.
-
-    last_input: the time, in seconds of `clock`, of the last input. A chunk that is made with a held input counts as an
-        input.
-    switches: a count that rises in three cases: the held keys change, timed keys are set, or the sticks leave or reach
-        their rest.
-    changed: a function that is called after each input, in the thread that sends the input.
+    last_input: the time of the last input by `clock`; held inputs count.
+    switches: counts changes of held keys, timed keys, and sticks leaving or reaching rest.
+    changed: called after each input, in the thread that sends the input.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,17 +70,16 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a keyboard key, in addition to those that are already held. The first frames that include this input
-        carry its optional number `event`."""
+        """Press a keyboard key, in addition to the held ones. `event` is the sender's number for this input."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a keyboard key. The first frames that include this input carry its optional number `event`."""
+        """Release a keyboard key. `event` is the sender's number for this input."""
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on, and end running timed keys (see `script`). The first frames that include
-        this input carry its optional number `event`."""
+        """Hold exactly these keys from now on, and end running timed keys. `event` is the sender's number for this
+        input."""
         wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
             self.switches += wanted != self._down.keys()
@@ -111,8 +97,8 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards. The first frames that include this
-        input carry its optional number `event`."""
+        """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards. `event` is the sender's number for this
+        input."""
         turned = _clamp("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -121,9 +107,8 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of the gamepad's sticks, -1 to 1 each, until the next call. One stick walks `forward` and
-        `right`; the other turns by `yaw` to the right and `pitch` upwards. The first frames that include this input
-        carry its optional number `event`."""
+        """Set the gamepad's sticks, -1 to 1 each, until the next call. Positive `yaw` turns right, positive `pitch` up.
+        `event` is the sender's number for this input."""
         forward, right, yaw, pitch = _clamp("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -131,9 +116,8 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Release all keys, and set timed keys: the keys that count as held in each of the next latent frames. `rows`
-        has one collection of keys per latent frame. After the last row no key is held. The first frames that include
-        this input carry its optional number `event`."""
+        """Release all keys and set timed keys: a row of keys for each of the next latent frames. `event` is the
+        sender's number for this input."""
         if not isinstance(rows, Sequence):
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
@@ -146,12 +130,12 @@ class Controls:
             self._script = deque(checked)
 
     def record_activity(self) -> None:
-        """Record that the user is active, so that the session does not count as idle, without moving the camera."""
+        """Record that the user is active, without moving the camera."""
         with self._lock:
             self.last_input = self._clock()
 
     def release_all(self) -> None:
-        """Release all keys and sticks, and drop taps, mouse movements and timed keys, because the user has left."""
+        """Release all keys and sticks, and drop taps, mouse movements and timed keys."""
         with self._lock:
             self._down.clear()
             self._taps.clear()
@@ -172,12 +156,8 @@ class Controls:
             return self._last_arrival is not None or bool(self._script)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the user's inputs for the next `frames` video frames, and consume them:
-
-        - Mouse movements are removed. So are the timed keys (see `script`) of these frames.
-        - Taps are removed, unless `frames` is 0.
-        - Held keys and the positions of sticks stay.
-        """
+        """Return and consume the inputs for the next `frames` video frames. Held keys and sticks stay, and taps too if
+        `frames` is 0."""
         with self._lock:
             now, since = self._clock(), self._last_take
             look, arrived = (self._look[0], self._look[1]), self._last_arrival
@@ -205,8 +185,7 @@ class Controls:
             return FrameInputs(axes, look, self._last_number, waited, tuple(placed))
 
     def restore(self) -> None:
-        """Undo the last `take`, because its chunk was discarded and is made again. The next `take` then returns the
-        same inputs, together with inputs that arrived later."""
+        """Undo the last `take`. The next `take` returns the same inputs, together with those that arrived later."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:
@@ -225,8 +204,6 @@ class Controls:
 
     @contextmanager
     def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
-        """Hold the lock while an input of the given `kind` is stored in this context, and yield the input's time in
-        seconds. After the context, call `self.changed()`."""
         with self._lock:
             self._last_number = self._last_number if event is None else event
             self.last_input = self._last_arrival = self._clock()
@@ -249,41 +226,38 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the chunk's video frame during which an input arrived at the time `at`. The chunk's `frames`
-    video frames stand for equal parts of the time from `since` to `now`, in seconds."""
+    """Return the index of the video frame that shows the time `at`, of `frames` video frames from `since` to `now`."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
 class ControlsMixin:
-    """A base class of sessions with methods for the user's inputs, which pass the inputs to the attribute `controls`.
-    The argument `event` is an optional number that the sender gives to an input (see `Controls`)."""
+    """A base class of sessions that passes the user's inputs to the attribute `controls`."""
 
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key: w, a, s, d, i, j, k, l or shift. The first frames with this input carry its number `event`."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. `event` is the sender's number for this input."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a keyboard key. The first frames that include this input carry its optional number `event`."""
+        """Release a keyboard key. `event` is the sender's number for this input."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. The first frames with this input carry its optional number `event`."""
+        """Hold exactly these keys from now on. `event` is the sender's number for this input."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` right, `pitch` up. The first frames that include this input carry its
-        optional number `event`."""
+        """Turn the camera by degrees: `yaw` right, `pitch` up. `event` is the sender's number for this input."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set a gamepad's sticks, -1 to 1 each. The first frames with this input carry its optional number `event`."""
+        """Set a gamepad's sticks, -1 to 1 each. `event` is the sender's number for this input."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys that count as held in the next latent frames: `rows` has one collection of keys per latent
-        frame. The first frames that include this input carry its optional number `event`."""
+        """Set the keys that count as held in the next latent frames, one row for each. `event` is the sender's number
+        for this input."""
         self.controls.script(rows, event)
 
 

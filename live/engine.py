@@ -22,19 +22,17 @@ from ..vae import PreviewDecoder, VideoDecoder
 from .worlds.walls import WorldMap
 
 LARGEST = 16.0
-"""The absolute values of a first frame must not exceed this limit. Values above 1 are accepted, because resizing and
-HDR images produce them. Values above the limit are probably pixels from 0 to 255 that were not scaled to -1 to 1."""
+"""The largest absolute value in a first frame. Larger values are probably pixels from 0 to 255 that were not scaled."""
 
 
 class WalkVideo(Protocol):
     """The video file of one walk (a steered video).
 
-    left_out: the number of frames that were dropped because the encoder was too slow.
-    failure: the reason why the video has ended early, or an empty string.
-
-    `add` appends frames. It returns immediately, except that with `wait` it waits for room in the encoder's queue.
-    `cut` removes frame `number` and all later frames, because the user has gone back, and returns immediately. `close`
-    waits until all frames are encoded.
+    left_out: the number of frames dropped because the encoder was too slow.
+    failure: the reason why the video ended early, or an empty string.
+    add: appends frames; with `wait` it first waits for room in the queue.
+    cut: removes frame `number` and all later frames.
+    close: waits until all frames are encoded.
     """
 
     left_out: int
@@ -46,29 +44,24 @@ class WalkVideo(Protocol):
 
 
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
-"""The type of a function record(path, fps, first, report) that opens a video file and returns a WalkVideo. `first` is
-the number that the video's first frame has in the walk. `report(reason)` is called if the video becomes incomplete."""
+"""A function record(path, fps, first, report) that opens a video file, beginning with frame number `first`.
+`report(reason)` is called if the video is incomplete."""
 
 
 @dataclass(frozen=True)
 class Engine:
     """The functions and settings of a model for walks (steered videos).
 
-    config: the model's sizes.
-    schedule: the timesteps and sigmas of a chunk.
     release: the name of the model's release, such as LingBot-World 2.0.
-    window: the attention window, in latent frames. It is always limited, because a walk has no end.
+    window: the attention window in latent frames, always limited.
     chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.
-    device: the device of the model.
-    new_world: returns a new World, which makes chunks and caches their keys and values.
+    new_world: returns a new World, which makes chunks and caches keys and values.
     new_decoder: new_decoder(exact) returns a new decoder, in fp32 if `exact`.
     encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
-    encode_prompt: maps a text to an embedding [1, L, D]; any thread may call it.
-    notes: notes for the user.
-    dtype: the name of the model's dtype, for the walk's record.
-    decoder: the name of the decoder of the frames that the user sees, "vae" or TINY_DECODER.
-    new_preview: returns a new tiny decoder for the frames that the user sees; None if the VAE decodes them.
+    encode_prompt: maps a text to an embedding [1, L, D], in any thread.
+    decoder: the decoder of the shown frames, "vae" or TINY_DECODER.
+    new_preview: returns a tiny decoder for the shown frames; None for the VAE.
     record: opens the video file of each saved walk; None without videos.
     map: the walls of a known world, or None.
     """
@@ -108,12 +101,10 @@ class Start:
     """The start of a walk (a steered video).
 
     frame: the first frame, float32 [3, H, W], values -1 to 1.
-    prompt: the first prompt; with a `state`, an empty prompt means the state's last prompt.
-    lens: float [4], fx, fy, cx, cy in pixels of an 832x480 image; None is the lens of the official examples.
-    seed: the seed of the noise.
-    state: the state of an earlier video that the walk continues, or None. The lens is then the state's, and `frame`
-    must be the state's too, as in `after`.
-    image: the latent that the VAE's encoder returns for the frame; None encodes the frame.
+    prompt: the first prompt; an empty one keeps the last prompt of `state`.
+    lens: fx, fy, cx, cy at 832x480; None is the official examples' lens.
+    state: the state of the video to continue; it replaces `lens`.
+    image: the frame's latent from the VAE's encoder; None encodes the frame.
     """
 
     frame: Tensor
@@ -125,19 +116,18 @@ class Start:
 
     @classmethod
     def of(cls, begin: Start | WorldState) -> Start:
-        """Return `begin` if it is a Start. If it is a WorldState, return a Start that continues its video. Raises
-        InputError for other types."""
+        """Return `begin` itself, or for a WorldState a Start that continues its video. Raises InputError for other
+        types."""
         check_types({"begin": begin}, {"begin": Start | WorldState})
         return cls.after(begin) if isinstance(begin, WorldState) else begin
 
     @classmethod
     def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
-        """Return a Start that continues the video of `state`. An empty prompt means the state's last prompt. `seed` is
-        the seed of the noise."""
+        """Return a Start that continues the video of `state`. An empty prompt means the state's last prompt."""
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError for a frame or state that does not fit the engine, and for an invalid prompt or seed."""
+        """Raise InputError if the frame or state does not fit the engine, or the prompt or seed is invalid."""
         given = {"frame": self.frame, "prompt": self.prompt, "seed": self.seed}
         check_types(given, {"frame": Tensor, "prompt": str, "seed": int})
         check_text("`prompt`", self.prompt)

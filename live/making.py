@@ -29,42 +29,35 @@ from .worlds.drift import HINT, DriftWatch
 
 log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
-"""The longest time in seconds between two calls of `watch` (see Session.run) while a session waits for the next
-chunk."""
+"""The longest time in seconds between two calls of `watch` while a session waits for the next chunk."""
 CHUNKS_PER_RELEASE = 64
-"""On a CPU, freed memory that the C allocator still holds is returned to the operating system once every this many
-chunks. Without the return, the process would hold 2.6 GB more after an hour of a walk."""
+"""The number of chunks after which freed memory is returned to the operating system, on a CPU."""
 QUIET_SECONDS = 10.0
-"""After this many seconds without input, a session with `moving` (see ChunkMaker) makes chunks half as often."""
+"""After this many seconds without input, a session with `moving` makes chunks half as often."""
 Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
-"""A callback tell(kind, facts) for the events of a session. `facts` is a dict. These are the kinds, each with the
-entries of its dict:
+"""A callback tell(kind, facts) for the events of a session. These are the kinds, with the entries of the dict `facts`:
 
-prompt: the prompt has changed. `text`: the new prompt. `events`: the names of the active world events.
-events: the active world events may have changed. `events`: their names.
-paused, resumed: the session has paused or resumed. The dict is empty.
-restarted: a new walk has begun. `folder`: its folder.
-still: the session begins (`still` true) or stops (false) waiting for an input.
-drift: the video degrades. `reason`: a message.
-stuck: the frames no longer change although the camera walks. `reason`: a message.
-ended: the recorded path or the replayed walk is over. The dict is empty.
-found: the camera has reached the crate of a map. `seconds`: the length of the video so far.
-back: the session has returned to an earlier chunk. `chunk`: the number of remaining chunks.
-kept: a file could not be saved. `reason`: a message.
-failed: an error occurred. `what`: walk, command or prompt. `reason`: a message. `ended`: whether the walk has ended.
+prompt: `text`, the new prompt, and `events`, the active world events.
+events: `events`, the active world events.
+paused, resumed, ended: none.
+restarted: `folder`, the folder of the new walk.
+still: `still`, whether the session waits for an input.
+drift, stuck: `reason`, a message.
+found: `seconds`, the length of the video until the crate was found.
+back: `chunk`, the number of remaining chunks.
+kept: `reason`, why a file could not be saved.
+failed: `what` (walk, command or prompt), `reason`, and `ended`, whether the walk has ended.
 """
 
 
 class ChunkMaker(ControlsMixin):
-    """The base class of sessions: it makes the chunks of a walk (a steered video), in the caller's thread or in a
-    thread of the session. Commands from other threads run between two chunks. A subclass must set `_walks`, the walks
-    of the session.
+    """The base class of sessions, which make a walk (a steered video) chunk by chunk. A subclass must set `_walks`.
 
     moving: whether chunks are made even while the camera rests without input.
     restart_on_drift: whether a new walk begins when the video degrades.
-    stop_when_stuck: whether held walking keys are ignored while the camera is stuck, until a key changes.
-    failure: the message of the error that has ended the walk, or an empty string.
+    stop_when_stuck: whether held walking keys are ignored while the camera is stuck.
+    failure: the error that has ended the walk, or an empty string.
     """
 
     _walks: Walks
@@ -105,29 +98,23 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def running(self) -> bool:
-        """Whether the thread that `start` creates is running. It is False if a caller's thread makes the chunks."""
+        """Whether the thread of `start` is running."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def still(self) -> bool:
-        """Whether the session waits for an input instead of making chunks. It waits if the camera does not move and
-        `moving` is False, because a video of a resting camera degrades within seconds.
-
-        Two exceptions: it makes the first chunk without input, and it makes some chunks that show the effect of a new
-        prompt or of a return to an earlier chunk.
-        """
+        """Whether the session waits for an input, because the camera rests and `moving` is false."""
         walk = self.walk
         return walk.chunks > 0 and not self._frames_due and walk.camera_rests and not self.moving
 
     @property
     def _ended(self) -> bool:
-        """Whether the walk must end because its source is used up: what remains of the recorded path, or of the
-        replayed walk, is shorter than a chunk."""
+        """Whether the rest of the recorded path, or of the replayed walk, is shorter than a chunk."""
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.is_over(self.walk))
 
     def stop(self) -> None:
-        """Stop making chunks, and wait until the thread of `start` has ended. If `deliver` calls this method, it does
-        not wait. The walk can still be read and saved."""
+        """Stop making chunks and, except within `deliver`, wait for the thread of `start`. The walk can still be read
+        and saved."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -136,8 +123,7 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether the caller is within `deliver`, in a thread of this session. `stop` must not wait for its own
-        thread."""
+        """Whether the caller is within `deliver`, in a thread of this session."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.is_current)
         return self.running and mine
 
@@ -167,8 +153,7 @@ class ChunkMaker(ControlsMixin):
                 self._decoding.close()
 
     def _wait_for_turn(self) -> bool:
-        """Run queued commands until it is time for the next chunk, and return True. Return False as soon as the walk
-        has ended or the session has been stopped."""
+        """Run queued commands until the next chunk is due. Return False if the walk or the session has ended."""
         while True:
             if self._watch is not None:
                 self._watch()
@@ -185,8 +170,7 @@ class ChunkMaker(ControlsMixin):
             self._run_commands()
 
     def _update_still(self) -> bool:
-        """Return whether the session waits for an input (see `still`). If this has changed, report it to the session's
-        callback. Also update whether chunks are made half as often (see QUIET_SECONDS)."""
+        """Return `still`, after reporting a change of it and updating the rate of chunks."""
         still = self.still
         if still != self._still:
             self._still = still
@@ -218,8 +202,7 @@ class ChunkMaker(ControlsMixin):
                 self._notify("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
-        """Make a chunk and pass its frames to `deliver`. With a decoding thread, delivery continues while the next
-        chunk is made."""
+        """Make a chunk and pass its frames to `deliver`, in the decoding thread if there is one."""
         if self._decoding is None:
             for frames in self._chunk():
                 deliver(frames)
@@ -260,8 +243,7 @@ class ChunkMaker(ControlsMixin):
                 self.restart()
 
     def _watch_stuck(self, frames: Frames) -> None:
-        """Report an event if the frames no longer change although the camera walks. If `stop_when_stuck` is set, held
-        walking keys are then ignored until a key changes."""
+        """Report a camera that has become stuck, and ignore held walking keys if `stop_when_stuck` is set."""
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
@@ -272,14 +254,7 @@ class ChunkMaker(ControlsMixin):
 
     @contextmanager
     def _around_chunk(self) -> Iterator[None]:
-        """A context in which the caller makes one chunk. Its end has these effects:
-
-        - The scheduler (`pace`) gets the time that the chunk took.
-        - On a CPU, cached memory is released after every CHUNKS_PER_RELEASE chunks.
-        - If saving has failed during this chunk, the reason is reported.
-
-        If a saved walk is replayed, the context begins with the walk's changes before this chunk.
-        """
+        """Prepare a replay, make one chunk in this context, then record its time and report a failed write."""
         failed_before, began, cores = self.walk.store.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)

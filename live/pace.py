@@ -1,5 +1,4 @@
-"""The scheduler that decides when a session makes the next chunk of a walk (a steered video). A chunk begins
-as late as possible, to include the latest inputs, but its first frames must arrive before the playback runs out."""
+"""The scheduler that decides when a session makes the next chunk of a walk (a steered video)."""
 
 from __future__ import annotations
 
@@ -11,30 +10,21 @@ from .controls import FRAMES_PER_LATENT
 from .shown.frames import Frames
 
 MARGIN = 0.03
-"""A chunk begins so early that its frames are expected this many seconds before they are needed, because clocks are
-inaccurate and threads may be late."""
+"""A chunk begins so early that its frames are expected this many seconds before they are needed."""
 RECENT_FRAMES = 32
-"""The scheduler assumes that the next chunk's delay is the longest one among recent chunks. The delay is the time from
-a chunk's start to its first frames. Recent are the chunks of the last 32 video frames, but at least two chunks."""
+"""The next chunk's delay is predicted from the chunks of this many recent video frames, at least two chunks."""
 RATE_SECONDS = 4.0
 """The frame rate is measured over the last 4 seconds."""
 
 
 class Pace:
-    """A scheduler of a live session, which decides when the next chunk of `chunk_frames` video frames begins. It
-    assumes that frames are played at `fps` as they are delivered, without a start buffer.
-
-    On a machine that is faster than the playback, each chunk begins as late as possible, so that it includes the latest
-    inputs. A slower machine never waits. If `fps` is 0, no chunk waits. The first chunk of a walk or after a pause may
-    be delayed by compilation, so its delay is not used to predict later delays.
+    """A scheduler that begins each chunk as late as playback at `fps` permits, or immediately if `fps` is 0.
 
     frames: the number of delivered frames.
-    late: the number of frames that arrived after all earlier frames had been played. Frames during `half_rate` are not
-    counted.
+    late: the number of frames that arrived after playback ran out.
     stalls: the number of deliveries with late frames.
-    half_rate: set by the session. If it is True, each chunk begins later by the playing time of one chunk. So chunks
-    are made half as often as playback at `fps` needs.
-    clock: a function that returns the time in seconds.
+    half_rate: whether chunks are made half as often; the session sets it.
+    clock: returns the time in seconds.
     """
 
     def __init__(
@@ -59,24 +49,22 @@ class Pace:
         return max(0.0, played - self._clock() - max(self._delays, default=0.0) - MARGIN)
 
     def record_undecoded(self, frames: int) -> None:
-        """Record that the model has made the latents of `frames` video frames which are not yet decoded and
-        delivered."""
+        """Record that the latents of `frames` video frames are made, but not yet decoded and delivered."""
         self._undecoded = frames
 
     def record_work(self, seconds: float, frames: int) -> None:
-        """Record that a chunk of `frames` frames took `seconds` seconds to compute, for `busy`."""
+        """Record that a chunk of `frames` video frames took `seconds` to compute."""
         self._work_times.append((seconds, frames))
 
     def busy(self) -> float:
-        """Return the load, 0 to 1: the share of the time in which chunks are computed. It is the computing time per
-        frame of recent chunks, multiplied by the current frame rate."""
+        """Return the load, 0 to 1: the share of the time in which chunks are computed."""
         seconds, frames = (
             (sum(column) for column in zip(*self._work_times, strict=True)) if self._work_times else (0.0, 0)
         )
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
     def track(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield the frames of a chunk, one Frames object after the other, and record the delivery of each."""
+        """Yield the Frames of a chunk one by one, and record the delivery of each."""
         for frames in chunk:
             if frames.part == 0:
                 self.record_delay(frames.seconds)
@@ -85,8 +73,8 @@ class Pace:
         self.record_undecoded(0)
 
     def record_delay(self, seconds: float) -> None:
-        """Record a chunk's delay: the seconds from its start to its first frames. Call this method once for each chunk,
-        before `record_delivery` for its first frames. The first delay of a walk or after a pause is ignored."""
+        """Record the seconds from a chunk's start to its first frames. The first delay after a start or a pause is
+        ignored."""
         if self._played is not None:
             self._delays.append(seconds)
 
@@ -104,14 +92,13 @@ class Pace:
             self._deliveries.popleft()
 
     def reset(self) -> None:
-        """Forget when the next frames are due and how many were delivered recently, so that a pause counts neither as a
-        delay nor as a low frame rate."""
+        """Forget past deliveries, so that a pause counts neither as a delay nor as a low frame rate."""
         self._played, self._undecoded = None, 0
         self._deliveries.clear()
 
     def rate(self) -> float:
-        """Return the delivered frames per second over the last RATE_SECONDS seconds. Return 0.0 if fewer than two
-        deliveries are known, or if none was made in this time."""
+        """Return the delivered frames per second over the last RATE_SECONDS, or 0.0 if there were fewer than two
+        deliveries."""
         if len(self._deliveries) < 2 or self._clock() - self._deliveries[-1][0] > RATE_SECONDS:
             return 0.0
         return sum(frames for _, frames in list(self._deliveries)[1:]) / max(

@@ -10,33 +10,23 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""A walk (a steered video) has no fixed length, so its memory is planned for a video of at least this many latent
-frames. The number is a multiple of each released model's chunk size. It is longer than the released models' attention
-windows, except those of unlimited length."""
+"""The fewest latent frames for which a walk's memory is planned, a multiple of each released model's chunk size."""
 LIVE_WINDOW = Window(18, 6)
-"""The attention window in a walk (a steered video) for a model with the whole video as its default window. A walk has
-no end, so its window must be limited: to 18 latent frames, of which 6 are the sink."""
+"""The attention window in a walk for a model that otherwise attends to the whole video: 18 latent frames, 6 of them the
+sink."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the number of latent frames of the video for which a walk's memory is planned. A walk itself has no end.
-
-    The result is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in latent
-    frames. It is LATENT_FRAMES if `window` is None (the model's default). Raises InputError if `window` is 0 (the whole
-    video).
-    """
+    """Return the number of latent frames for which a walk's memory is planned: a multiple of LATENT_FRAMES, at least
+    `window`. Raises InputError if `window` is 0."""
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError if the model of `spec` cannot generate a walk (a steered video). `model` is its name in the
-    message. There are two cases:
-
-    - The model is guided, and thus needs too many steps.
-    - Its camera input is missing, or also has W, A, S, D flags.
-    """
+    """Raise InputError if the model is guided, or if its camera input is missing or includes keys. `model` is its name
+    in the message."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -48,15 +38,8 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return `spec` and `notes` (notes for the user), adapted to a walk, which has no end.
-
-    - The note about a camera that stands still is removed.
-    - If `spec` attends to the whole video, its window becomes LIVE_WINDOW, and a note reports this. `window` and
-      `sink`, in latent frames, replace the values of LIVE_WINDOW unless they are None.
-    - If the window of `spec` is limited, it stays, and `window` and `sink` are ignored.
-
-    Raises InputError if the new window is too small for its sink and a chunk.
-    """
+    """Return `spec` and `notes` adapted to a walk. A window of the whole video is replaced by LIVE_WINDOW, changed by
+    `window` and `sink`. Raises InputError if the new window is too small."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes
@@ -66,12 +49,8 @@ def plan_endless(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return notes for the user about settings in `spec` that may reduce the quality, compared with the settings of
-    `release`. There is a note for another chunk size, a smaller window, a smaller sink, and fewer steps.
-
-    Each note names an effect that was seen or measured with the 1.3B model. The result is empty for a release that
-    attends to the whole video.
-    """
+    """Return notes for the user on a chunk size, window, sink or number of steps in `spec` that may look worse than the
+    release's."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

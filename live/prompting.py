@@ -20,15 +20,13 @@ from .pace import Pace
 
 log = logging.getLogger(__name__)
 FRAMES_AFTER_PROMPT = 16
-"""After a new prompt the session makes at least this many latent frames (four seconds of video), even without input, so
-that the prompt's effect can be seen."""
+"""After a new prompt a session makes at least this many latent frames, even without input."""
 
 
 class PromptedChunkMaker(ChunkMaker):
-    """A session that makes the chunks of a walk (see ChunkMaker). Its prompt can change while chunks are made:
-    `prompt` replaces the text, `event` switches a world event, a named sentence that extends the prompt.
+    """A session whose prompt and world events can change while chunks are made.
 
-    events: the session's world events, with a record of the active ones. The constructor reads them with `read_events`.
+    events: the session's world events, with a record of the active ones.
     """
 
     def __init__(self, engine: Engine, controls: Controls, pace: Pace, *, moving: bool, events: Any) -> None:
@@ -39,14 +37,8 @@ class PromptedChunkMaker(ChunkMaker):
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
         """Change the prompt of the next chunks, as soon as the text is encoded.
 
-        refresh: whether to recompute the cached keys and values of the window, so that the video changes immediately.
-        event: a number that identifies this input; see Controls.
-
-        Where the text is encoded depends on how the session makes its chunks:
-
-        - After `start`: in a background thread, in parallel with the next chunks.
-        - With `run`: in the thread of `run`, before the next chunk.
-        - In iteration: during this call, which returns when the text is encoded.
+        refresh: whether past keys and values are recomputed, so that the video changes immediately.
+        event: the sender's number for this input.
 
         Raises InputError for an invalid or empty prompt, and after `stop` or `close`.
         """
@@ -58,12 +50,11 @@ class PromptedChunkMaker(ChunkMaker):
         self._change_prompt(self.events.set_base_prompt(text), refresh, Input("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch a world event, such as rain, on or off. While the event is on, its sentence extends the prompt.
+        """Switch a world event, such as rain. While the event is on, its sentence extends the prompt.
 
         name: the name or the keyboard key of the event.
-        on: True, False, or None to toggle the event.
-        refresh: as in `prompt`.
-        event: a number that identifies this input, as in `prompt`.
+        on: None toggles the event.
+        refresh, event: as in `prompt`.
 
         Raises InputError for an unknown event, and after `stop` or `close`.
         """
@@ -106,7 +97,7 @@ class PromptedChunkMaker(ChunkMaker):
             self.walk.store.add_setting("events", self.events.facts())
 
     def update_events(self) -> None:
-        """Set the active events to those in the walk's last prompt, and report them to the callback `tell`."""
+        """Set the active events to those in the walk's last prompt, and report them."""
         self.events.set_full_prompt(self.walk.store.last_prompt[0])
         if self.events.all:
             self._notify("events", {"events": sorted(self.events.active)})

@@ -41,11 +41,11 @@ OPTIONS: dict[str, Any] = {
     "path": Any,
     "seed": int | None,
 }
-"""The types of the options of a Session by name. They include the options of its walks (see WalkOptions)."""
+"""The types of the options of a Session, and of its walks, by name."""
 
 
 def check_options(**options: Any) -> None:
-    """Raise InputError for an option of an unknown name, of a wrong type, or out of range. See Session."""
+    """Raise InputError for an option of a Session that has an unknown name, a wrong type, or a value out of range."""
     unknown = next((name for name in options if name not in OPTIONS), None)
     if unknown is not None:
         raise InputError(f"a session has no option {unknown!r:.40}; expected {', '.join(OPTIONS)}")
@@ -60,18 +60,8 @@ def check_options(**options: Any) -> None:
 class Session(PromptedChunkMaker):
     """A walk (a video that a user steers), and the walks that follow it after a restart.
 
-    A program iterates over the frames. Each chunk is made on request, with the keys that are held at that time.
-
-        with Session(engine, Start(frame, "a quiet street")) as session:
-            session.press("w")
-            for frames in session:
-                ...
-
-    Alternatively, `start(deliver)` makes the chunks in a thread, for playback at `fps`. Any thread may call the
+    A program iterates over the frames, or `start` makes them in a thread for playback at `fps`. Any thread may call the
     methods, which take effect with the next chunk.
-
-    With the option `path`, the camera follows this path and ignores the user's inputs. The walk ends after the last
-    full chunk of the path.
     """
 
     def __init__(
@@ -87,20 +77,15 @@ class Session(PromptedChunkMaker):
         events: Any = None,
         **walk: Unpack[WalkOptions],
     ) -> None:
-        """Begin the first walk.
+        """Begin the first walk. Raises InputError or CameraError for an invalid option, start or path.
 
-        engine: the model's functions and settings.
-        begin: the Start of the walk, or the state of an earlier video to continue.
-        folder: the folder in which each walk gets a subfolder; None stands for a temporary folder.
-        fps: the playback rate in frames per second; with 0, chunks do not wait for playback.
-        whole: whether to save a state and a camera path of each finished walk; None does so if `folder` is set.
-        moving: whether `start` and `run` make chunks also without input, for scenes in which things move.
-        controls: the object that receives the inputs, by default a new one.
-        events: the world events, in a form that `read_events` accepts.
-        walk: the options of each walk, see WalkOptions.
-
-        If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades. Raises InputError if
-        the start does not fit the engine, and for an invalid option. Raises CameraError for an invalid path.
+        begin: the Start of the walk, or the state of a video to continue.
+        folder: the folder in which each walk gets a subfolder; None is a temporary one.
+        fps: the playback rate; with 0, chunks do not wait for playback.
+        whole: whether to save each walk's state and camera path; None means if `folder` is set.
+        moving: whether chunks are made without input too.
+        events: world events, in a form that `read_events` accepts.
+        walk: see WalkOptions.
         """
         check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
         pace = Pace(fps, chunk_frames=FRAMES_PER_LATENT * engine.chunk)
@@ -121,9 +106,8 @@ class Session(PromptedChunkMaker):
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that repeats the saved walk in the folder `walk` bit for bit, and then ends. `options` are
-        further arguments of Session. Raises InputError for a folder without a walk, and for an engine with other
-        settings than the walk's."""
+        """Return a session that repeats the walk saved in the folder `walk` bit for bit. `options` are further
+        arguments of Session. Raises InputError for an invalid walk or an engine of other settings."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.settings.get("events"), **options}
@@ -136,15 +120,13 @@ class Session(PromptedChunkMaker):
         self.close()
 
     def pause(self) -> None:
-        """Stop making chunks in `start` or `run` until `resume` is called. A program that iterates over the session
-        needs no pause, because each chunk is made on request."""
+        """Stop making chunks in `start` or `run` until `resume` is called."""
         with self._changed:
             self._paused = True
         self._notify("paused", {})
 
     def resume(self) -> None:
-        """End a pause. Even without a pause, the time since the last input starts again at 0. QUIET_SECONDS and a
-        server's limits for idle walks depend on this time."""
+        """End a pause. Even without a pause, the time since the last input starts again at 0."""
         self.controls.record_activity()
         with self._changed:
             if not self._paused:
@@ -159,16 +141,8 @@ class Session(PromptedChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Queue a command that keeps the first `chunk` chunks of the walk and discards the later ones. The walk then
-        continues from there.
-
-        chunk: the number of chunks to keep; 0 returns to the start.
-        event: a number that identifies this input; see Controls.
-
-        The command fails if `chunk` is negative, or above the number of saved chunks when the command runs. A program
-        that iterates over the session then gets an InputError from its next request for frames. With `start` or `run`,
-        the callback `tell` gets the reason.
-        """
+        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. If the number is
+        invalid, the next iteration raises InputError, or `tell` gets the reason."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
@@ -180,25 +154,16 @@ class Session(PromptedChunkMaker):
         self._queue_command(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """Queue a command that ends the current walk and begins a new one. The new walk begins at `begin`, or where the
-        current walk began if `begin` is None.
-
-        If `begin` is invalid, the current walk goes on. A program that iterates over the session then gets the error
-        from its next request for frames; with `start` or `run`, the callback `tell` gets the reason.
-        """
+        """Queue a command that begins a new walk at `begin`, by default where the current walk began. If `begin` is
+        invalid, the current walk goes on."""
         self._queue_command(lambda: self._begin_again(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:
         return self
 
     def __next__(self) -> Frames:
-        """Return the next frames of the walk. If all frames of the last chunk have been returned, make the next chunk.
-
-        - The iteration ends after `stop` or `close`, and at the end of a path or of a replayed walk.
-        - InputError is raised while the thread of `start` runs.
-        - Errors of the walk and of queued commands are raised.
-        - If an exception such as KeyboardInterrupt interrupts a chunk, the next call makes this chunk again.
-        """
+        """Return the next frames of the walk, from a new chunk if needed. Raises InputError while the thread of `start`
+        runs, and any error of the walk or of a queued command."""
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._chunk_lock:
@@ -226,12 +191,10 @@ class Session(PromptedChunkMaker):
         self.pace.reset()
 
     def start(self, deliver: Deliver, tell: EventCallback | None = None) -> None:
-        """Start a thread that makes the chunks. Raises InputError if the session was already started or is closed.
+        """Start a thread that makes the chunks. Raises InputError if the session was started or closed before.
 
-        deliver: called with the Frames of each part of a chunk, by this thread or, on a CPU, by a thread for decoding.
-        tell: called as tell(kind, facts) for the session's events; see `EventCallback` in `making`.
-
-        Both functions must return soon, because later chunks wait until they return.
+        deliver: called with the Frames of each part of a chunk; must return soon.
+        tell: called as tell(kind, facts) for events, see `making.EventCallback`; must return soon.
         """
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
@@ -240,26 +203,22 @@ class Session(PromptedChunkMaker):
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: EventCallback, watch: Callable[[], None]) -> None:
-        """Make the chunks and encode prompts in the calling thread, until `stop` is called, or the path or the
-        replayed walk ends.
+        """Make the chunks in the calling thread, until `stop` is called or the walk ends.
 
         deliver, tell: as in `start`.
-        watch: called without arguments before each chunk and a few times a second while waiting.
-
-        Raises the errors of `watch` and of the walk.
+        watch: called before each chunk and while waiting; its errors are raised.
         """
         self._notify, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)
 
     def state(self) -> WorldState:
-        """Return the state after the last chunk, to save or continue it. Raises InputError before the first chunk."""
+        """Return the state after the last chunk. Raises InputError before the first chunk."""
         return self.walk.store.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the session and its walk. The walk's folder stays, unless it is temporary. If `whole` is true, save a
-        state and a camera path even if the Session was created with another value of `whole`. If `deliver` calls this
-        method, it only stops the making of chunks, like `stop`."""
+        """End the session and its walk; `whole` saves a state and a camera path in any case. Within `deliver`, only
+        stop making chunks."""
         self.stop()
         if self._is_delivering:
             return

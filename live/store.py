@@ -1,11 +1,4 @@
-"""The folder of a walk (a steered video) in progress, to which each chunk is appended.
-
-Memory therefore does not grow with the walk, and a killed process loses no complete chunk. `walk.json` has the
-settings, `start.safetensors` the first frame and its latent, `prompt.N.safetensors` the embedding of a prompt, and
-`before.state` the continued video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the model's
-camera input, a pose per latent frame) and `poses.f64` (a pose per video frame). With the seed, the schedule, the dtype
-and the inputs (see inputs.py) the walk can be repeated.
-"""
+"""The folder of a walk (a steered video) in progress, to which each chunk is appended."""
 
 from __future__ import annotations
 
@@ -40,9 +33,10 @@ from .folder.settings import FORMAT, SETTINGS_FILE
 
 
 class WalkStore:
-    """The folder of a walk (a steered video) in progress, to which each chunk is saved. If a write fails, as on a full
-    disk, nothing more is saved, but the saved chunks stay and the walk goes on. `failure` is then the reason, else it
-    is empty."""
+    """The folder to which a walk in progress saves each chunk. After a failed write nothing more is saved.
+
+    failure: the reason of the failed write, or an empty string.
+    """
 
     def __init__(
         self,
@@ -54,15 +48,8 @@ class WalkStore:
         before: WorldState | None,
         settings: Mapping[str, Any],
     ) -> None:
-        """Create the folder. Raises InputError if it cannot be written.
-
-        engine: the model's functions and settings.
-        picture: two tensors by name: `frame`, the first frame, and `image`, its latent.
-        lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
-        unit: the camera's unit of length.
-        before: the state of the video that the walk continues, or None.
-        settings: further settings for walk.json.
-        """
+        """Create the folder. `picture` has the first `frame` and its latent `image`; `settings` are added to walk.json.
+        Raises InputError if writing fails."""
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
         self._before, self.latent_frames, self._settings = before, 0, settings
@@ -84,8 +71,8 @@ class WalkStore:
         return self.latent_frames // self._engine.chunk
 
     def add_prompt(self, text: str, context: Tensor) -> None:
-        """Save the prompt of the next chunks, with its embedding `context` [1, L, D]. If writing fails for the walk's
-        first prompt, InputError is raised. If it fails for a later one, only `failure` is set."""
+        """Save the prompt of the next chunks and its embedding `context` [1, L, D]. Raises InputError if the walk's
+        first prompt cannot be written."""
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -100,20 +87,15 @@ class WalkStore:
             self._try(lambda: self._write_settings({}))
 
     def append(self, latent: Tensor, relative_poses: np.ndarray, poses: np.ndarray, inputs: FrameInputs) -> None:
-        """Save a chunk of n latent frames and m video frames. Do nothing if an earlier write has failed.
-
-        latent: float32 [1, 16, n, h, w].
-        relative_poses: the model's camera input [n, 4, 4].
-        poses: the poses [m, 4, 4] of the video frames.
-        inputs: the user's inputs for the chunk.
-        """
+        """Save a chunk of n latent and m video frames: `latent` float32 [1, 16, n, h, w], `relative_poses` [n, 4, 4],
+        `poses` [m, 4, 4]. Do nothing after a failed write."""
         rows = latent[0].transpose(0, 1).contiguous().numpy(), relative_poses, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], inputs))
 
     def record_rebuild(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed after the last chunk. The cause was a new prompt if `refresh` is
-        true, else a return to an earlier chunk."""
+        """Record that keys and values were recomputed after the last chunk: for a new prompt if `refresh`, else for a
+        return to an earlier chunk."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
@@ -140,8 +122,7 @@ class WalkStore:
             file.seek(0, os.SEEK_END)
 
     def _try(self, write: Any) -> str:
-        """Call `write()`, and return an empty string. If it raises OSError or InputError, set `failure`, so that
-        nothing more is saved, and return the reason."""
+        """Call `write()`. If this fails, set `failure` and return the reason, else return an empty string."""
         try:
             write()
         except (OSError, InputError) as error:
@@ -170,13 +151,12 @@ class WalkStore:
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return the poses of the walk's video frames, float64 [n, 4, 4]. If the walk continues another video, the
-        result has one more pose at the start: the last pose of this video."""
+        """Return the poses of the walk's video frames, float64 [n, 4, 4], after the last pose of the continued video,
+        if any."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
-        """Return the state after the last saved chunk, from which another walk or run can continue. Raises InputError
-        before the first chunk."""
+        """Return the state after the last saved chunk. Raises InputError before the first chunk."""
         return load_walk(self.folder)
 
     def _write_prompt(self) -> None:
@@ -199,8 +179,7 @@ class WalkStore:
             part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Move the recorded inputs into `walk.json`, and close all files. If `walk.json` cannot be written, the inputs
-        stay in their file."""
+        """Close all files, and move the recorded inputs into `walk.json` if it can be written."""
         try:
             self._write_settings({"inputs": self._inputs.rows()})
             self._inputs.close(delete=True)

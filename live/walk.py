@@ -1,4 +1,4 @@
-"""One walk: a video that a user steers while a World, a decoder and a camera make it chunk by chunk."""
+"""A walk: a video that a user steers while a model makes it chunk by chunk."""
 
 from __future__ import annotations
 
@@ -34,18 +34,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 PREEMPT = 0.3
-"""On a slow machine a change of keys restarts the chunk that is being made, at most once. A machine is slow if the last
-chunk's first frames took longer than this many seconds."""
+"""A change of keys restarts the running chunk if the last chunk's first frames took longer than this many seconds."""
 
 
 class WalkOptions(TypedDict, total=False):
     """The options of each walk (steered video) of a session.
 
-    speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
-        model was trained with); by default 0.5. Shift doubles it.
-    walls: whether the camera stops at the walls of a known map, by default true.
-    path: camera-to-world poses [n, 4, 4] for the camera to follow, one per video frame; None lets the user steer.
-    seed: a seed that replaces the seed of the Start; None keeps that seed.
+    speed: the speed of key W, 1 for the largest in training; by default 0.5.
+    walls: whether the camera stops at a known map's walls, by default true.
+    path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
+    seed: replaces the seed of the Start unless None.
     """
 
     speed: float
@@ -55,8 +53,8 @@ class WalkOptions(TypedDict, total=False):
 
 
 class Walk(WalkWorld):
-    """A walk: a steered video that begins at a Start or continues an earlier video, and is saved in a folder. Only one
-    thread may use a Walk. One exception: the iterator that `chunk_ahead` returns may run in another thread."""
+    """A steered video that is saved in a folder. Only one thread may use a Walk, except for the iterator of
+    `chunk_ahead`."""
 
     def __init__(
         self,
@@ -66,16 +64,8 @@ class Walk(WalkWorld):
         folder: Path,
         **options: Unpack[WalkOptions],
     ) -> None:
-        """Prepare the walk.
-
-        engine: the model's functions and settings.
-        start: the start of the video, or the state of an earlier video to continue.
-        controls: the user's inputs.
-        folder: the folder to save the walk in.
-        options: see WalkOptions. With a `path` the inputs do not move the camera.
-
-        Raises InputError if the start does not fit the engine, and CameraError for an invalid path.
-        """
+        """Prepare a walk that begins at a Start or continues the video of a state. Raises InputError if the start does
+        not fit the engine, and CameraError for an invalid path."""
         start = Start.of(start)
         start.check(engine)
         self.engine, self.controls = engine, controls
@@ -118,33 +108,28 @@ class Walk(WalkWorld):
 
     @property
     def ended(self) -> bool:
-        """Whether the rest of the recorded path is shorter than a chunk. It is always False for a steered walk."""
+        """Whether the rest of the recorded path is shorter than a chunk; always False for a steered walk."""
         frames = FRAMES_PER_LATENT * self.engine.chunk
         return self.camera.frames_left < (frames - FRAMES_PER_LATENT if self._begins_video else frames)
 
     @property
     def _begins_video(self) -> bool:
-        """Whether the next chunk is the first of a video. Its first latent frame is then the start image alone."""
         return self._state is None and self._chunk_count == 0
 
     @property
     def camera_rests(self) -> bool:
-        """Whether the camera would stand still in the next chunk. This is so in two cases:
-
-        - The controls have no input, and no earlier movement continues.
-        - In the last chunk a wall or the pitch limit stopped the camera completely, and no input has changed since.
-        """
+        """Whether the camera would stand still in the next chunk, for lack of input or because a wall or pitch limit
+        blocks it."""
         if self._blocked:
             return not self.controls.has_changed
         return not (self.controls.has_input or self.camera.is_moving)
 
     def ignore_walking_keys(self) -> None:
-        """Ignore held walking keys until a key changes, because the camera is stuck."""
+        """Ignore held walking keys until a key changes."""
         self._switches_when_stuck = self.controls.switches
 
     def detect_crate(self) -> bool:
-        """Return whether the camera is near the map's crate, which the user has to find, but True only once in a walk.
-        After that, and for a walk without a map, return False."""
+        """Return whether the camera is near the map's crate, True only once in a walk. Return False without a map."""
         if self.found or self.map is None:
             return False
         self.found = self.map.is_near_crate(self.camera.pose[:3, 3])
@@ -156,13 +141,8 @@ class Walk(WalkWorld):
         return self._chunk_count
 
     def chunk(self) -> Iterator[Frames]:
-        """Make the next chunk with the current inputs, and yield its frames: one Frames object for the first latent
-        frame, then one for the others, if any.
-
-        The chunk is saved before its last frames are yielded. The cache of keys and values is updated after that. With
-        CUDA graphs the update is queued on the GPU earlier, before any frames are yielded. The GPU then works while
-        Python delivers the frames or another GPU decodes them.
-        """
+        """Make and save the next chunk, and yield its frames: one Frames for the first latent frame, one for the
+        others, if any."""
         chunk = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != chunk.latent.device
         if ahead and apart:
@@ -179,24 +159,19 @@ class Walk(WalkWorld):
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and return an iterator that decodes its frames on request. Unlike `chunk`, this
-        method does not update the cache; call `update_cache` afterwards. Until the iterator ends, no methods but these
-        two may be called."""
+        """Make and save the next chunk, and return an iterator that decodes its frames. Call `update_cache` next, and
+        nothing else until the iterator ends."""
         chunk = self._next_chunk()
         frames = self._decoded_parts(chunk, decode_parts(chunk, self._decoder))
         self._save(chunk)
         return frames
 
     def update_cache(self) -> None:
-        """Add the keys and values of the last chunk to the cache, by one forward of the finished chunk."""
+        """Add the keys and values of the last chunk to the cache, by one forward pass."""
         self._world.remember()
 
     def _next_chunk(self) -> LatentChunk:
-        """Make the next chunk. On a slow machine (see PREEMPT), a change of the pressed keys restarts it.
-
-        The pressed keys are compared after each forward of the chunk's first half. A chunk is restarted only once,
-        because a second restart would lose more time than it gains. A walk with a path never restarts a chunk.
-        """
+        """Make the next chunk. On a slow machine (see PREEMPT) a change of the pressed keys restarts it once."""
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def check_keys(forward: int) -> None:
@@ -259,16 +234,8 @@ class Walk(WalkWorld):
         self._chunk_count += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
-        """Set the prompt of the next chunks.
-
-        context: the embedding [1, L, D] of the text.
-        refresh: whether to recompute the window's cached keys and values with this prompt, so that the video changes
-            immediately.
-        cause: the input that changes the prompt; the next chunk reports it in a Receipt.
-
-        Raises InputError if `refresh` is true after saving has failed, because the window's chunks are then not on
-        disk.
-        """
+        """Set the prompt of the next chunks; `context` is its embedding [1, L, D]. `refresh` recomputes the window's
+        keys and values. Raises InputError for `refresh` after a failed write."""
         if refresh and (failure := self.store.failure):
             raise InputError(f"the past frames cannot change at once: {failure}; send the prompt without `refresh`")
         self.store.add_prompt(text, context)
@@ -278,9 +245,8 @@ class Walk(WalkWorld):
             self.rebuild(refresh=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Keep the first `chunk` chunks of this walk, discard the later ones, and continue from there. `cause` is the
-        input that requests this; the next chunk reports it in a Receipt. Raises InputError if `chunk` is negative or
-        above the number of saved chunks."""
+        """Continue after the first `chunk` chunks and discard the later ones. Raises InputError if `chunk` is not 0 to
+        the number of saved chunks."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)
@@ -291,8 +257,7 @@ class Walk(WalkWorld):
         self.frames = max(0, FRAMES_PER_LATENT * self.store.latent_frames + (self.frames_before or -3))
 
     def close(self) -> None:
-        """Free the World and the decoder, move the recorded inputs into walk.json, and close the walk's files. The
-        saved data can still be read."""
+        """Free the World and the decoder, and close the walk's files. The saved data can still be read."""
         self._free_world()
         self.store.close()
 
@@ -302,6 +267,6 @@ class Walk(WalkWorld):
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
-        """Decode all saved chunks with the VAE, and yield their frames. This works also after `close`. With `exact` the
-        VAE decodes in fp32. Otherwise OverflowError is raised if a value is too large for fp16."""
+        """Decode all saved chunks with the VAE, also after `close`, and yield their frames. Raises OverflowError if a
+        value exceeds fp16, unless `exact` selects fp32."""
         return decode_saved(self.engine, self.store, self._state, exact=exact)

@@ -24,29 +24,23 @@ log = logging.getLogger(__name__)
 MakeWalk = Callable[[Start | WorldState, Path], Walk]
 """The type of a function make(begin, folder) that returns a new Walk, saved in `folder`."""
 ReportUnsaved = Callable[[str], None]
-"""A callback report(reason) for a walk (a steered video) that could not be saved completely. `reason` is a message."""
+"""A callback report(reason) for a walk (a steered video) that could not be saved completely."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
-"""The file names of a walk's videos. VIDEO has frames that the VAE has decoded. If a tiny decoder makes the frames that
-the user sees, these are written to PREVIEW. After the walk the VAE decodes it again into VIDEO, and PREVIEW is
-deleted."""
+"""The names of a walk's video from the VAE, and of its temporary video from a tiny decoder."""
 
 
 class Walks:
-    """The walks of a session, one after the other. `current` is the current walk or None. `video` is its video file, or
-    None without one. A thread completes the files of finished walks."""
+    """The walks (steered videos) of a session, one after the other.
+
+    current: the current walk, or None.
+    video: the video file of the current walk, or None.
+    """
 
     def __init__(
         self, make: MakeWalk, folder: str | Path | None, *, whole: bool, fps: float, report_video: ReportUnsaved
     ) -> None:
-        """Prepare to save walks.
-
-        make: the function that begins a walk (see MakeWalk).
-        folder: the folder in which each walk gets a subfolder. None selects a temporary folder, which `close` deletes,
-            and no videos are written.
-        whole: whether to save a state and a camera path of each finished walk.
-        fps: the frame rate of the videos.
-        report_video: called with a reason if a video becomes incomplete.
-        """
+        """Prepare to save walks in `folder`; None is a temporary folder, without videos. `whole` saves a state and a
+        camera path of each walk. `report_video` reports incomplete videos."""
         self._make, self.whole, self._fps, self._report_video = make, whole, fps, report_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
@@ -57,9 +51,8 @@ class Walks:
         self._lock = ExitStack()  # the current walk's lock: `--keep` deletes no locked walk
 
     def begin(self, start: Start | WorldState, report: ReportUnsaved) -> Walk:
-        """End the current walk, begin another one at `start`, and return it. `report(reason)` is called if files of the
-        ended walk cannot be written. Raises InputError or CameraError if the new walk cannot begin. In this case no
-        current walk remains: `current` is None."""
+        """End the current walk, begin another at `start`, and return the new walk. After an error no walk is current.
+        `report` gets failed writes of the ended walk."""
         self._end(report)
         folder = self._own_folder()
         try:
@@ -76,8 +69,6 @@ class Walks:
         return self.current
 
     def _own_folder(self) -> Path:
-        """Create a folder walk-N with an unused number N, and return it. Other processes may create such folders at the
-        same time. Raises InputError if the folder cannot be created."""
         while True:
             self._number += 1
             folder = self._folder / f"walk-{self._number}"
@@ -90,8 +81,7 @@ class Walks:
             return folder
 
     def _end(self, report: ReportUnsaved) -> None:
-        """End the current walk and free its memory. A thread completes the walk's files in the background. If a file
-        cannot be written, the thread calls `report(reason)`."""
+        """End the current walk; a thread completes its files and reports failures."""
         walk, video, self.current, self.video = self.current, self.video, None, None
         if walk is None:
             return
@@ -102,8 +92,7 @@ class Walks:
         self._lock = ExitStack()
 
     def close(self, report: ReportUnsaved) -> None:
-        """End the current walk, and wait until the files of all walks are complete. `report(reason)` is called if files
-        cannot be written."""
+        """End the current walk, and wait until the files of all walks are complete. `report` gets failed writes."""
         self._end(report)
         self._writer.shutdown()
         if self._temporary is not None:
@@ -111,11 +100,8 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None if the engine records no videos.
-
-    `preview` selects the frames that the file is for: those shown during the walk if true, else those that the VAE
-    decodes after the walk. `report(reason)` is called if the video becomes incomplete.
-    """
+    """Return a new video file for a walk, or None without videos. `preview` selects the frames shown during the
+    walk."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, report)
@@ -124,15 +110,7 @@ def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool =
 def _write(
     walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report: ReportUnsaved, lock: ExitStack
 ) -> None:
-    """Complete the files of a finished walk:
-
-    - Close the `video`.
-    - If `whole` is true, write the state and the camera path.
-    - If the `video` shows frames of a tiny decoder, decode the final video with the VAE.
-
-    `report(reason)` is called if a step fails, and later steps are left out. In any case the walk's `lock` is released
-    at the end.
-    """
+    """Complete the files of a finished walk, report failures, and release the walk's lock."""
     try:
         if video is not None:
             video.close()
@@ -147,8 +125,7 @@ def _write(
 
 
 def _decode_again(walk: Walk, fps: float, report: ReportUnsaved) -> None:
-    """Decode a finished walk with the VAE into a new video, and delete the video of preview frames. `report(reason)` is
-    called if the new video is incomplete."""
+    """Decode a finished walk with the VAE into a new video, and delete the preview."""
     log.info("The VAE decodes the walk in %s.", walk.store.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before

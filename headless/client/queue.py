@@ -1,5 +1,4 @@
-"""The command `lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video. Input files are
-uploaded, so the server may be another machine. The command connects only to the server of `--server`."""
+"""The command `lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video."""
 
 import argparse
 import json
@@ -42,9 +41,8 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Run the workflow on the server, save its first video or image, and print the file's path; with `--list` only
-    print the nodes. Raises InputError for invalid options, and for a workflow that fails or saves neither video nor
-    image."""
+    """Run the workflow, save its first video or image, and print the path; `--list` only prints the nodes. Raises
+    InputError if the workflow fails or saves nothing."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(list_inputs(workflow))
@@ -87,8 +85,8 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the command's `options` into the nodes of `workflow`, in place, and upload the start image and the poses.
-    Raises InputError for an option that no node accepts."""
+    """Write the options into the workflow's nodes, in place, and upload the files. Raises InputError for an option that
+    no node accepts."""
     if options.image:
         _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
     if options.poses:
@@ -113,8 +111,8 @@ def list_inputs(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """Return ComfyUI's references to the videos and images that a finished workflow has saved. Outputs come before
-    previews. Among outputs, and among previews, videos come before images. `history`: ComfyUI's record of the run."""
+    """Return ComfyUI's references to the videos and images in the record of a run: outputs before previews, videos
+    before images."""
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
@@ -145,8 +143,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes in which the input `name` has a plain value, not a link. `kinds`: the classes of the nodes; None
-    means all."""
+    """Return the nodes of the classes `kinds` (None for all) whose input `name` is a plain value, not a link."""
     return [
         node
         for node in workflow.values()
@@ -156,8 +153,7 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into the input `name` of all nodes in which this input is not linked. `kinds`: the classes of these
-    nodes; None means all. Raises InputError, which names the command's `option`, if no such node exists."""
+    """Write a value into the unlinked inputs `name`. Raise InputError, which names `option`, if there is none."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
@@ -166,12 +162,7 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a text into every LingBot-World text node in which the input `option` is not linked. Without such a node,
-    write the text into the first CLIPTextEncode node with "positive" in its title, or "negative" for the negative
-    prompt.
-
-    `option` is "prompt" or "negative". Raises InputError if this node is missing too.
-    """
+    """Write the text into the LingBot-World text nodes, else into the CLIPTextEncode node with a fitting title."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"
@@ -183,13 +174,7 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply `setting`, a text NODE.INPUT=VALUE, to `workflow`, in place.
-
-    NODE: a node's id, title or class; an id takes precedence. NODE and INPUT may contain dots.
-    VALUE: JSON, or plain text if the text is not valid JSON.
-
-    Raises InputError for a text of another form, if no node matches, and if several nodes match.
-    """
+    """Apply NODE.INPUT=VALUE. NODE is an id, title or class; VALUE is JSON or plain text."""
     place, equals, text = setting.partition("=")
     if not equals or "." not in place:
         raise InputError(f"`set` {setting!r}: expected 'node title or id.input=value'")
@@ -229,12 +214,7 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Download a file and return its path.
-
-    item: ComfyUI's reference to the file.
-    output: a file or a folder. The downloaded file's suffix replaces a media suffix of `output`.
-    overwrite: whether an existing file may be replaced. If not, a number is added to a taken name: "x (2).mp4".
-    """
+    """Download the file `item` and return its path. Without `overwrite` a taken name gets a number."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     name = Path(item["filename"])
     target = output / name.name if output.is_dir() else output

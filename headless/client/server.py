@@ -21,16 +21,15 @@ UPLOADS = "lingbot_world"
 
 
 class Server:
-    """A client of the ComfyUI server at an address such as 127.0.0.1:8188 or https://gpu. All methods raise InputError
-    if the server does not respond or returns an error."""
+    """A client of a ComfyUI server. All methods raise InputError if the server does not respond or returns an error."""
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
         self.client = uuid.uuid4().hex
 
     def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
-        """Send a GET request for `path`, and return the body of the response. With `data`, send a POST request instead,
-        with this body and the media type `kind`."""
+        """Send a GET request for `path`, or with `data` a POST request of the media type `kind`. Return the body of the
+        response."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
@@ -41,8 +40,8 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Send a request (see `request`), and return the JSON object in the response, or {} if the response is empty.
-        Raises InputError for any other response."""
+        """Send a request (see `request`), and return the JSON object in the response, {} if empty. Raises InputError
+        for another response."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -57,8 +56,8 @@ class Server:
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
-        """Queue a workflow in API format and return its prompt_id. Raises InputError if ComfyUI reports an invalid
-        node. In this case the valid nodes, which ComfyUI has queued nevertheless, are cancelled."""
+        """Queue a workflow in API format and return its prompt_id. Raises InputError, and queues nothing, if a node is
+        invalid."""
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])
@@ -77,8 +76,8 @@ class Server:
             raise self._silent(error) from None
 
     def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
-        """Yield (kind, data) for each event of the prompt `prompt_id` on the websocket `connection`. The iterator ends
-        only with an error: InputError when the connection is lost or closed."""
+        """Yield (kind, data) for each event of a prompt. The iterator ends only with InputError, when the connection is
+        lost."""
         while True:
             try:
                 message = connection.recv()
@@ -96,8 +95,8 @@ class Server:
         return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
 
     def upload_folder(self, folder: Path, files: Sequence[Path]) -> str:
-        """Upload `files` into a new folder, named after `folder` and a hash of the files, and return its path in
-        ComfyUI's input folder."""
+        """Upload `files` into a new folder, named after `folder` and a hash, and return its path in ComfyUI's input
+        folder."""
         name = re.sub(r"[^\w.-]+", "_", folder.resolve().name, flags=re.ASCII)
         target = f"{UPLOADS}/{name}-{_digest(files)}"
         for file in files:
@@ -110,9 +109,7 @@ class Server:
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file as `subfolder`/`name`, and return this path, which is relative to ComfyUI's input folder.
-        Raises InputError if another file already has that name, because the server has then saved the upload under a
-        different name."""
+        """Upload a file, and return `subfolder`/`name`. Raise InputError if another file has this name."""
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
@@ -133,8 +130,7 @@ class Server:
 
 
 def _event(message: str | bytes) -> tuple[str, dict]:
-    """Return (kind, data) of a message from ComfyUI's websocket; ("", {}) for a binary preview and for messages in
-    other formats."""
+    """Return (kind, data) of a websocket message, or ("", {}) for a binary preview or another format."""
     with suppress(ValueError):
         event = None if isinstance(message, bytes) else json.loads(message)
         if isinstance(event, dict) and isinstance(event.get("data"), dict):
@@ -143,7 +139,7 @@ def _event(message: str | bytes) -> tuple[str, dict]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Return 16 hex digits of a hash of the files' contents. For several files, their names are hashed too."""
+    """Return 16 hex digits of a hash of the files' contents, and for several files of their names."""
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()

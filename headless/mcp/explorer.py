@@ -1,5 +1,4 @@
-"""The walk of an AI assistant through a generated world. Importing this module imports no torch, so that a client's
-first request is answered without delay."""
+"""The walk of an AI assistant through a generated world."""
 
 from __future__ import annotations
 
@@ -22,20 +21,18 @@ if TYPE_CHECKING:
     from ..rollout_plan import RolloutPlan
 
 LONGEST = 10.0
-"""One action makes at most this many seconds of video, because the client waits until the action is done."""
+"""One action makes at most this many seconds of video."""
 Seen = tuple[str, bytes]
 """A pair (description of the walk's current state, last frame as the bytes of a JPEG file)."""
 
 
 class Explorer:
-    """A model with which an AI assistant walks through a generated world. There is at most one walk (a steered video)
-    at a time. The first walk loads the model. Calls from several threads run one after the other. For invalid input,
-    all methods raise a LingBotError and leave the walk unchanged."""
+    """A model with which an AI assistant walks through a generated world. Invalid input raises a LingBotError and
+    leaves the walk unchanged."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
-        """Store the arguments without loading the model. `options`: arguments of `open_live`. `walks`: the folder in
-        which walks are saved. `events`: a file of events that can be added to the prompt; None uses the one in the
-        model's folder."""
+        """Store the arguments without loading the model. `options` are arguments of `open_live`, `walks` is the folder
+        for walks, and `events` a file of world events."""
         self._ckpt, self._options, self._walks, self._events = ckpt, options, walks, events
         self._opened: tuple[Engine, Start] | None = None
         self._session: Session | None = None
@@ -43,9 +40,8 @@ class Explorer:
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
 
     def check(self) -> RolloutPlan:
-        """Check the options and files that a walk needs, and return its plan, without loading the model. The example
-        image may be missing, because `start` accepts an image. Raises a LingBotError for an invalid option, and for a
-        missing or invalid file of the model or of its folder `example`."""
+        """Check the options and files that a walk needs, and return its plan, without loading the model. Raises a
+        LingBotError for an invalid option or file."""
         from ...live.worlds.example import find_events
         from ..live.opening import plan_start
 
@@ -58,18 +54,8 @@ class Explorer:
         return plan_start(self._ckpt, **begun)
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
-        """End the current walk, begin a new one, and make its first chunk. Return the description of the walk and the
-        last frame.
-
-        image: a file with the first frame.
-        prompt: the prompt.
-        seed: the seed of the noise.
-        continue_from: a saved state or a walk's folder, in place of an image.
-
-        With `continue_from`, a `prompt` of None is the state's last prompt. Otherwise an `image` or `prompt` of None is
-        that of the first walk. In the first walk it comes from the `options` of this Explorer, or else from the model's
-        example.
-        """
+        """End the current walk, begin a new one, and return its description and last frame. `continue_from` is a saved
+        state or a walk's folder, in place of `image`."""
         from ...live import Session
         from ...live.worlds.example import find_events
         from ..live.opening import open_live
@@ -88,12 +74,8 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold keyboard keys, turn the camera, make video, and return the description of the walk and the last frame.
-
-        keys: any of w a s d (move), i j k l (look up, left, down, right) and shift (run).
-        seconds: the seconds of video, more than 0 and at most LONGEST, rounded to complete chunks, at least one.
-        yaw, pitch: the degrees by which the camera turns right and up, from -360 to 360, in addition to the keys.
-        """
+        """Hold keys for some seconds of video, at most LONGEST, and turn by `yaw` right and `pitch` up, in degrees.
+        Return the walk's description and last frame."""
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
@@ -114,16 +96,16 @@ class Explorer:
             return self._describe(self._walk())
 
     def prompt(self, text: str, at_once: bool) -> str:
-        """Set the prompt of later chunks, and return a message with the full prompt, including active events.
-        `at_once`: also recompute the cached keys and values of past frames, so that the image changes sooner."""
+        """Set the prompt of later chunks, and return a message with the full prompt. `at_once` also recomputes past
+        keys and values."""
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)
             return f"From the next action on: {session.events.set_base_prompt(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin an event if `on` is true, end it if false, and toggle it if None. An event such as rain adds a sentence
-        to the prompt while it is active. Return a message with the names of the active events."""
+        """Begin an event if `on` is true, end it if false, and toggle it if None. Return a message with the active
+        events."""
         with self._lock:
             session = self._walk()
             session.event(name, on)

@@ -18,8 +18,8 @@ left, down, right, shift runs. Places that you left are forgotten after a while.
 
 
 def build_server(explorer: Explorer) -> MCPServer:
-    """Return an MCP server with the tools start_walk, act, look, prompt, event and save. Their docstrings are the
-    descriptions that the assistant reads."""
+    """Return an MCP server with the explorer's methods as tools. Their docstrings are the descriptions that the
+    assistant reads."""
 
     def start_walk(
         image: str | None = None, prompt: str | None = None, seed: int = 0, continue_from: str | None = None
@@ -78,8 +78,7 @@ def _shown(seen: Seen) -> list[Any]:
 
 
 def _tool(function: Callable[..., Any]) -> Tool:
-    """Return `function` as an MCP tool that rejects calls with unknown arguments. By default the package mcp ignores
-    them."""
+    """Return `function` as an MCP tool that rejects unknown arguments."""
     tool = Tool.from_function(_with_errors(function), structured_output=False)
     arguments = tool.fn_metadata.arg_model
     strict: Any = type(arguments.__name__, (arguments,), {}, extra="forbid")
@@ -88,7 +87,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `tool` so that its LingBotErrors are raised as ToolErrors, because the assistant receives only a ToolError's
+    """Wrap `tool` so that LingBotErrors become ToolErrors, because the assistant receives only a ToolError's
     message."""
 
     @wraps(tool)

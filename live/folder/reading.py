@@ -22,15 +22,14 @@ CHANNELS = 16
 
 
 def load_walk(folder: str | Path) -> WorldState:
-    """Return the state after the last complete chunk of the walk (a steered video) saved in `folder`. Raises InputError
-    for a folder without a complete chunk."""
+    """Return the state after the last complete chunk of the walk saved in `folder`. Raises InputError without a
+    complete chunk."""
     return _load(Path(folder))[0]
 
 
 def write_state_and_camera(folder: str | Path) -> None:
-    """Write the state and the camera path of a saved walk, up to its last complete chunk, into its folder. The files
-    are `walk.state`, `camera/poses.npy` and `camera/intrinsics.npy`. Raises InputError for a folder without a complete
-    chunk, and if a file cannot be written."""
+    """Write `walk.state`, `camera/poses.npy` and `camera/intrinsics.npy` into a saved walk's folder. Raises InputError
+    without a complete chunk, and if writing fails."""
     folder = Path(folder)
     state, poses = _load(folder)
     state.save(folder / STATE)
@@ -101,7 +100,7 @@ def _state(folder: Path, settings: dict[str, Any], state: WorldState | None) -> 
 
 
 def _used_prompts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
-    """Yield (index, text, number of latent frames) for each prompt that was used in the first `made` latent frames."""
+    """Yield (index, text, number of latent frames) for each prompt used in the first `made` latent frames."""
     for index, (prompt, after) in enumerate(zip(prompts, [*prompts[1:], {"first": made}], strict=True)):
         frames = min(made, after["first"]) - prompt["first"]
         if frames > 0:
@@ -109,23 +108,20 @@ def _used_prompts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[in
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
-    """Return the number of video frames that a walk's `latent_frames` latent frames decode to: four each, but one for
-    the first latent frame of a video. `before` is the state of the video that the walk continues. If it is None, the
-    walk's first latent frame is the first of a video."""
+    """Return the number of video frames in `latent_frames` latent frames: four each, but one for the first if the
+    continued video `before` is None."""
     return max(0, FRAMES_PER_LATENT * latent_frames - (3 if before is None else 0))
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames. If the
-    walk continues another video, the result has one more pose at the start: the last pose of this video, from its state
-    `before`."""
+    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames. The
+    last pose of the continued video `before`, if any, precedes them."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
 
 def latent_rows(path: Path, cells: tuple[int, int], first: int, last: int) -> Tensor:
-    """Return the latent frames `first` to `last` (excluded) in a file, float32 [1, 16, n, h, w]. `cells` is (h, w) of a
-    latent frame."""
+    """Return the latent frames `first` to `last` (excluded) in a file, float32 [1, 16, n, h, w]. `cells` is (h, w)."""
     size = CHANNELS * cells[0] * cells[1]
     rows = np.fromfile(path, np.float32, size * (last - first), offset=4 * size * first)
     latent = torch.from_numpy(rows.reshape(last - first, CHANNELS, *cells))
@@ -138,7 +134,7 @@ def pose_rows(path: Path, count: int) -> np.ndarray:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors into a safetensors file. Raises InputError or OSError if this fails, as on a full disk."""
+    """Write tensors into a safetensors file. Raises InputError or OSError if writing fails."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -149,8 +145,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return copies of the tensors in a safetensors file. Without copying they would be memory-mapped, and would change
-    when the file is rewritten. Raises CheckpointError for a broken file."""
+    """Return copies of the tensors in a safetensors file. Raises CheckpointError for a broken file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,5 +1,4 @@
-"""The replay of a saved walk (a steered video). With the same model on the same device, the new frames equal the saved
-walk's frames bit for bit."""
+"""The replay of a saved walk (a steered video), bit for bit with the same model and device."""
 
 from __future__ import annotations
 
@@ -25,12 +24,11 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """Controls that return the inputs of a saved walk (a steered video), and ignore the user's. The saved walk's
-    changes of the prompt and returns to earlier chunks are repeated by `prepare`."""
+    """Controls that return a saved walk's inputs and ignore the user's."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read a walk from `folder`. Raises InputError for a folder without a walk. Also raises InputError for a walk
-        without recorded inputs, because it followed a path or an earlier version of this project made it."""
+        """Read a walk from `folder`. Raises InputError for a folder without a walk, and for a walk without recorded
+        inputs."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
@@ -68,25 +66,19 @@ class Replay(Controls):
                 )
 
     def is_over(self, walk: Walk) -> bool:
-        """Return whether `walk`, the repeated walk, is as long as the saved one."""
+        """Return whether the repeated `walk` is as long as the saved one."""
         return walk.chunks * walk.engine.chunk >= self.frames
 
     @property
     def has_input(self) -> bool:
-        """Always True, so that a replay never waits for an input. In `Controls` this shows whether an input would move
-        the camera."""
+        """Always True, so that a replay never waits for an input."""
         return True
 
     has_changed = has_input
 
     def prepare(self, walk: Walk) -> None:
-        """Repeat what changed in the saved walk before the next chunk. `walk` is the new walk.
-
-        - If the prompt changed, set the new prompt.
-        - If cached keys and values were recomputed, recompute them too. The reason was a return to this chunk, or a
-          prompt with `refresh`.
-        - If the saved walk ran on a CPU, set torch's number of threads to the recorded number.
-        """
+        """Repeat the saved walk's changes before the next chunk: a new prompt, recomputed keys and values, and torch's
+        number of threads."""
         torch.set_num_threads(self.settings["threads"])
         self._at = walk.chunks * walk.engine.chunk
         rebuilds = [row["refresh"] for row in self._by_frame.get(self._at, ()) if row.get("rebuild")]
@@ -98,5 +90,5 @@ class Replay(Controls):
                 walk.prompt(prompt["text"], context, refresh=True in rebuilds)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the saved inputs of the chunk for which `prepare` was called. The chunk has `frames` video frames."""
+        """Return the saved inputs, for `frames` video frames, of the chunk for which `prepare` was called."""
         return inputs_from_rows(self._by_frame.get(self._at, ()), frames)

@@ -1,5 +1,4 @@
-"""The settings file of a saved walk (a steered video), and the names of the files in its folder. Importing this module
-does not import torch."""
+"""The settings file of a saved walk (a steered video), and the names of the files in the walk's folder."""
 
 import json
 from collections.abc import Iterator
@@ -14,15 +13,15 @@ SETTINGS_FILE, STATE, CAMERA = "walk.json", "walk.state", "camera"
 
 
 def saved_walks(folder: Path) -> list[Path]:
-    """Return the folders `walk-1`, `walk-2` and so on in `folder` that have a settings file. They are sorted by the
-    time of the last write to this file, the oldest first."""
+    """Return the folders `walk-N` in `folder` that have a settings file, sorted by the last write to this file, oldest
+    first."""
     found = [walk for walk in folder.glob("walk-*") if (walk / SETTINGS_FILE).is_file()]
     return sorted(found, key=lambda walk: (walk / SETTINGS_FILE).stat().st_mtime)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the contents of a walk's settings file, `walk.json`. Raises InputError if the file cannot be read, is not
-    JSON or has another format."""
+    """Return the contents of a walk's settings file, `walk.json`. Raises InputError if the file is missing or
+    invalid."""
     with wrap_read_errors(folder):
         settings: dict[str, Any] = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
         if settings.get("format") != FORMAT or not isinstance(settings.get("continued"), bool):
@@ -32,8 +31,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def wrap_read_errors(folder: Path) -> Iterator[None]:
-    """Convert errors that arise in this context from a missing, unreadable or invalid file of a walk. They become an
-    InputError that names the walk's `folder`. A LingBotError stays as it is."""
+    """Convert the errors of a missing, unreadable or invalid file into an InputError that names the walk's `folder`."""
     try:
         yield
     except LingBotError:

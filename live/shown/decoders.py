@@ -1,4 +1,4 @@
-"""Decoding of the latents of a walk (a steered video): each new chunk while it is made, or all saved chunks again."""
+"""Decoding of a walk's latents (a steered video's): each chunk while it is made, or all saved chunks again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,8 @@ from .frames import Frames, LatentChunk, Part
 def resume_decoder(
     engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after the last latent frame of the walk saved in `store`.
-
-    The state of a decoder depends on the last REACH latent frames, so these are decoded first, and their video frames
-    discarded. If the walk has fewer, the missing ones are taken from the end of `state`, the state of the continued
-    video, if any.
-
-    If `exact` is true, the decoder works in fp32. A preview decoder ignores `exact`.
-    """
+    """Return a decoder that can continue after the last latent frame in `store`, or after the continued video `state`.
+    `exact` selects fp32."""
     preview, made = engine.new_preview, store.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
     parts = [store.latent(max(0, made - REACH), made)] if made else []
@@ -36,9 +30,8 @@ def resume_decoder(
 
 
 def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Decode the walk saved in `store` with the VAE, and yield one Frames object per latent frame. `state` is the state
-    of the video that the walk continues, or None. With `exact` the VAE decodes in fp32. Otherwise OverflowError is
-    raised if a value is too large for fp16."""
+    """Decode the saved walk with the VAE, and yield one Frames per latent frame. `state` is the continued video, if
+    any. Raises OverflowError if a value exceeds fp16, unless `exact` selects fp32."""
     decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
     if state is not None:
         decoder.decode(state.latent[:, :, -REACH:])
@@ -49,13 +42,8 @@ def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, 
 
 
 def decode_parts(chunk: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Decode a chunk in one or two parts: its first latent frame, then the others, if any.
-
-    - On a GPU the decoding of both parts is queued, and a list is returned.
-    - On a CPU each part is decoded when the result is iterated over.
-    - If the decoder is on another device than the latent, the latent goes through host memory. A direct copy would wait
-      for everything that is queued on the model's GPU.
-    """
+    """Decode a chunk in two parts: its first latent frame, then the others, if any. On a GPU the decoding is only
+    queued."""
     latent = chunk.latent
     if decoder.device != latent.device:
         chunk.wait()

@@ -12,9 +12,7 @@ from .frames import Frames
 
 
 class DecodingThread:
-    """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk. The thread uses
-    half of the CPU cores. The thread that creates this object, in which the model runs, uses the other half. For small
-    layers this is faster than to compute and decode one after the other on all cores."""
+    """A thread that decodes and delivers a chunk on half of the CPU cores while the model computes the next chunk."""
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()
@@ -34,13 +32,12 @@ class DecodingThread:
 
     @classmethod
     def create_if_faster(cls, device: torch.device) -> DecodingThread | None:
-        """Return a new decoding thread if the model runs on a CPU with more than one core, else None. A GPU needs no
-        thread, because it works asynchronously."""
+        """Return a new decoding thread if `device` is a CPU and torch has several threads, else None."""
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
     def start_delivery(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
-        """Wait until the previous chunk is delivered. Then call `deliver` for each of a chunk's `frames` in the
-        decoding thread, and return without waiting. Raises the error that ended the previous delivery, if any."""
+        """Wait for the previous delivery, then call `deliver` for each of `frames` in the thread. Raises the previous
+        delivery's error."""
 
         def run() -> None:
             for each in frames:
@@ -56,7 +53,6 @@ class DecodingThread:
             running.result()
 
     def close(self) -> None:
-        """Wait until the thread has delivered its last frames, and end it. Errors of the delivery are not raised. Set
-        the calling thread's number of torch threads back to its value before the decoding thread was created."""
+        """Wait for the last delivery, ignoring its errors. End the thread, and restore torch's number of threads."""
         self._pool.shutdown()
         torch.set_num_threads(self._cores)

@@ -16,12 +16,11 @@ from ..controls import FRAMES_PER_LATENT, FrameInputs, Input
 class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
-    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, or back (a return to an earlier
-        chunk). For world events: event (the user switches one), or time (one begins or ends at its set time).
-    event: the number that the sender gave to the input, or None.
-    arrived: the time of its arrival in seconds (time.monotonic).
-    waited: the seconds from its arrival until its chunk began.
-    latent_frame: the index in the walk of the first latent frame that includes the input.
+    kind: as in `Input`.
+    event: the sender's number for the input, or None.
+    arrived: the time of arrival, in seconds of time.monotonic.
+    waited: the seconds from the arrival until the chunk began.
+    latent_frame: the index in the walk of the first latent frame with the input.
     """
 
     kind: str
@@ -33,18 +32,16 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of one part of a chunk. A chunk has one part, or two if it has several latent frames.
+    """The decoded frames of one part of a chunk: of its first latent frame, or of the others.
 
     pixels: uint8 [n, H, W, 3].
     chunk: the index of the chunk in the walk.
-    first: the index of the first of these frames in the video. The frames of a continued video are counted too.
-    part: 0 for the frames of the chunk's first latent frame, 1 for those of the others.
-    parts: the number of parts of the chunk.
-    event: the sender's number for the last numbered input that the chunk includes, or None.
-    seconds: the time from reading the chunk's inputs until these frames were decoded.
+    first: the index of the first frame in the video, a continued video included.
+    part: 0 for the chunk's first latent frame, 1 for the others.
+    event: the sender's number for the last numbered input, or None.
+    seconds: the time from reading the inputs until these frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
-    waited: the seconds from the arrival of the newest input until the chunk read it. None if no input arrived since the
-        previous chunk.
+    waited: the seconds that the newest input waited; None without a new input.
     inputs: the inputs that took effect in these frames, in order of arrival.
     """
 
@@ -69,16 +66,15 @@ Part = tuple[Tensor, Callable[[], object]]
 
 
 class LatentChunk(NamedTuple):
-    """A chunk before it is decoded and delivered.
+    """A chunk before its decoding.
 
     latent: [1, 16, n, h, w], on the model's device.
     copy: the latent in host memory, valid after `wait()`.
-    relative_poses: the model's camera input [n, 4, 4], one matrix per latent frame.
-    poses: the camera poses [m, 4, 4], one per video frame.
+    relative_poses: the model's camera input [n, 4, 4].
+    poses: the camera poses [m, 4, 4] of the video frames.
     number: the index of the chunk in the walk.
-    inputs: the user's inputs for the chunk.
-    began: the time in seconds at which the inputs were read (time.perf_counter).
-    receipts: a Receipt for each input that takes effect in the chunk.
+    began: when the inputs were read, in seconds of time.perf_counter.
+    receipts: one for each input that takes effect in the chunk.
     """
 
     latent: Tensor
@@ -97,13 +93,8 @@ CHUNK_START_KINDS = "prompt", "event", "time", "back"
 
 
 def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
-    """Return a Receipt for each of the inputs of a chunk, in order of arrival.
-
-    now: the time in seconds at which the chunk began (time.monotonic).
-    chunk: the index of the chunk in the walk.
-    size: the number of latent frames in a chunk.
-    frames: the number of video frames that the chunk adds. The start image, a video's first frame, is not counted.
-    """
+    """Return a Receipt for each input of a chunk, in order of arrival. `now` is the chunk's start (time.monotonic),
+    `size` its latent frames, `frames` its video frames without the start image."""
     first, before = chunk * size, (chunk + 1) * size * FRAMES_PER_LATENT - frames
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera
@@ -116,8 +107,8 @@ def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, fr
 
 
 class KeyChangedError(Exception):
-    """An exception that interrupts the making of a chunk because a keyboard key has changed. `camera` is the camera as
-    it was before the chunk."""
+    """An exception that interrupts the making of a chunk because a key has changed. `camera` is the camera before the
+    chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera

@@ -16,20 +16,20 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_QUEUED_BYTES = 64_000_000
-"""A client's queue holds at most this many bytes of frames (raw pixels). If there are more, the oldest frames are
-dropped, but never the newest batch."""
+"""A client's queue holds at most this many bytes of pixels, or one batch of frames. The oldest frames are dropped."""
 MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
 LONGEST_WAIT = 1.5
-"""A client's queue holds at most this many seconds of playback, but at least 16 frames. If there are more, the oldest
-frames are dropped, so that a slow client does not fall further behind. The limit does not apply to a client that sets
-`most_chunks` in its Init."""
+"""A client's queue holds at most this many seconds of playback, but at least 16 frames. The oldest frames are
+dropped."""
 
 
 class Client:
-    """The connection to one client. Frames and messages wait in a queue, so the walk never waits for the network.
-    `is_own_page` is True if the client is this project's web page. The executor `threads` encodes the frames. All
-    methods must be called in the event loop."""
+    """The connection to one client, with a queue of frames and messages. All methods must be called in the event loop.
+
+    is_own_page: whether the client is this project's web page.
+    threads: the executor that encodes the frames.
+    """
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.is_own_page, self.moving = uuid4().hex, init.is_own_page, init.moving
@@ -47,8 +47,7 @@ class Client:
         self._encoder = Encoder(output, self._init.fps)
 
     def queue_frames(self, frames: Frames) -> None:
-        """Queue frames of the walk. If the queue then exceeds MOST_QUEUED_BYTES or LONGEST_WAIT, its oldest frames are
-        dropped."""
+        """Queue frames of the walk, and drop the oldest ones above MOST_QUEUED_BYTES or LONGEST_WAIT."""
         self._waiting.append(frames)
         while self._is_too_long():
             oldest = next(item for item in self._waiting if isinstance(item, Frames))
@@ -58,15 +57,15 @@ class Client:
         self._changed.set()
 
     def queue_message(self, message: dict[str, Any]) -> None:
-        """Queue a message. The message is dropped if MOST_MESSAGES messages are queued already. A message of type
-        `status` is sent only to this project's own page."""
+        """Queue a message, or drop it if MOST_MESSAGES wait. Messages of type `status` go only to this project's
+        page."""
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
         if waiting < MOST_MESSAGES and (message["type"] != "status" or self.is_own_page):
             self._waiting.append(message)
             self._changed.set()
 
     def drop_frames(self) -> None:
-        """Remove all frames from the queue, because the user has gone back in the video or restarted."""
+        """Remove all frames from the queue."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
         self._unsent = []
 

@@ -10,12 +10,11 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""Raw frames of at least this many bytes are sent by MSGPACK as two messages, as in SGLang: their header, then the
-frames. Other frames are sent in one message with their header."""
+"""MSGPACK sends raw frames of at least this many bytes as two messages: the header, then the frames."""
 
 
 class Socket(Protocol):
-    """The methods of a websocket that a Codec calls. The websockets of aiohttp have these methods."""
+    """The methods of a websocket that a Codec calls."""
 
     async def send_bytes(self, data: bytes) -> None: ...
 
@@ -25,9 +24,9 @@ class Socket(Protocol):
 class Codec(Protocol):
     """An encoding of messages.
 
-    read: decodes a client's message. Raises InputError for data that is not a map.
+    read: decodes a client's message. Raises InputError unless it is a map.
     send: encodes a message and sends it.
-    send_frames: sends frames, which are already encoded, with their header.
+    send_frames: sends encoded frames with their header.
     """
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
@@ -80,8 +79,8 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Return the map encoded in msgpack data. Raises InputError for any other data and for strings, lists or bytes that
-    are too long. Raises DependencyError if the package msgpack is missing."""
+    """Return the map encoded in msgpack data. Raises InputError for other or too long data, and DependencyError without
+    msgpack."""
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(

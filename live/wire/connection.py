@@ -16,17 +16,17 @@ from .codec import Codec
 from .protocol import Init, read_init
 
 INIT_SECONDS = 30.0
-"""A client must send its init message within this many seconds; otherwise the connection is closed."""
+"""A client must send its init message within this many seconds."""
 MESSAGES, BURST = 240, 480
-"""A connection reads at most MESSAGES messages per second on average, and at most BURST at once after a silence.
-Further messages are not lost: they wait in the network's buffers."""
+"""The number of messages that a connection reads per second on average, and at once after a silence. Further messages
+wait in the network's buffers."""
 MOST_UNPROCESSED = 64
 """At most this many messages of one connection are read but not yet processed."""
 HEARTBEAT = 10.0
 
 
 class Connection:
-    """A reader of a websocket's messages at a limited rate. `codec` is the encoding of messages.
+    """A reader of a websocket's messages at a limited rate.
 
     ended: an event that is set when the connection ends.
     code: the websocket's close code, valid after the end.
@@ -49,7 +49,7 @@ class Connection:
         return self._codec.read(data)
 
     async def wait_closed(self) -> None:
-        """Wait for the end of the connection; messages until then are read and ignored."""
+        """Wait for the end of the connection; messages until then are ignored."""
         while True:
             with suppress(InputError):
                 if await self.next() is None:
@@ -78,22 +78,15 @@ class Connection:
 
 
 ClientHandler = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
-"""The type of a function serve_client(socket, init, inbox), which serves one client from its init message to the end of
-the connection. If the function raises a LingBotError, the client receives the error's message."""
+"""A function serve_client(socket, init, inbox), which serves one client from its init message to the end of the
+connection."""
 
 
 async def serve(
     request: web.Request, serve_client: ClientHandler, codec: Codec, most_bytes: int
 ) -> web.WebSocketResponse:
-    """Serve a client from the handshake of its websocket to the end of the connection, and return the closed websocket.
-
-    serve_client: called once, after the client's init message.
-    codec: the encoding of messages.
-    most_bytes: a message may have at most this many bytes.
-
-    If `serve_client` raises a LingBotError, its message is sent to the client. Errors of a broken connection are
-    ignored. Other errors are raised.
-    """
+    """Serve a client from the handshake to the end of the connection, and return the closed websocket. The client
+    receives the LingBotErrors of `serve_client`; other errors are raised."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK
@@ -131,8 +124,7 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the `Origin` header of a request if it names another host than the request (a cross-origin request), else
-    an empty string. An `Origin` header that is empty counts as cross-origin and returns "null". Browsers send the
-    header with WebSocket and cross-origin requests. Other programs usually send none, and are then not foreign."""
+    """Return the `Origin` header of a cross-origin request, or "null" if this header is empty. Return "" for other
+    requests."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

@@ -1,4 +1,4 @@
-"""The encoding of a walk's frames, in other threads than the walk, in the format that a client has chosen."""
+"""The encoding of a walk's frames in the format that a client has chosen."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEY_FRAMES = 64
 
 
 class Encoder:
-    """An encoder of frames for one client, in the format `output`, for playback at `fps`. Calls of `encode` must not
-    overlap, because an H.264 frame depends on earlier ones. Raises DependencyError for H.264 if PyAV is missing."""
+    """An encoder of frames for one client. Calls of `encode` must not overlap. Raises DependencyError for H.264 without
+    PyAV."""
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps
@@ -29,12 +29,8 @@ class Encoder:
             require("av", '"lingbot-world[live]"')
 
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
-        """Return (header, data) for frames, uint8 [n, H, W, 3]. Frames that are wider than the output's width are
-        reduced to it.
-
-        data: the encoded frames, one after the other.
-        header: the format, the number of frames, their size in pixels, and the length of each encoded frame in bytes.
-        """
+        """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width. The header has their
+        format, size and lengths in bytes."""
         pixels = self._resize(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format
@@ -74,8 +70,7 @@ class Encoder:
         return file.getvalue()
 
     def _h264(self, pixels: np.ndarray) -> list[bytes]:
-        """Encode frames, uint8 [n, H, W, 3], and return one H.264 access unit (Annex B) for each. A frame can be
-        decoded without waiting for later frames."""
+        """Return one H.264 access unit (Annex B) per frame, decodable without later frames."""
         if self._stream is None:
             self._stream = self._new_stream(*pixels.shape[1:3])
         units = []

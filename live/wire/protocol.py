@@ -1,5 +1,4 @@
-"""The messages of SGLang's realtime video protocol, with this server's additions, and their limits. Each message is a
-map (a dict), which a `codec` encodes. In the messages that SGLang's server sends too, all numbers are integers."""
+"""The messages of SGLang's realtime video protocol, with this server's additions, and their limits."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
-"""A prompt may have at most this many characters. The text encoder reads only the first 512 tokens of a prompt."""
+"""A prompt may have at most this many characters."""
 MOST_HELD, MOST_TRANSITIONS = 16, 512
 LARGEST_EVENT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 SLOWEST = 0.05
@@ -27,8 +26,7 @@ KINDS = (
     *("camera_actions", "prompt", "composite_input"),
     *("look", "stick", "pause", "resume", "back", "restart", "output", "moving", "event"),
 )
-"""The kinds of a client's events. The first three are those of SGLang's protocol. The others are this server's
-additions."""
+"""The kinds of a client's events: three of SGLang's protocol, then this server's additions."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +49,15 @@ class Init:
 
     image: the bytes of an image file.
     size: (height, width) in pixels.
-    most_chunks: the number of chunks after which the walk ends; None for no limit.
-    script: timed keys, as lists of the keyboard keys that are held in each latent frame.
+    most_chunks: the walk ends after this many chunks; None is no limit.
+    script: timed keys, the keyboard keys held in each latent frame.
     window: the attention window, in latent frames.
-    sink: the number of latent frames at the start of the video that always stay in the window.
+    sink: the number of first latent frames that stay in the window.
     chunk: the number of latent frames in a chunk.
-    is_own_page: whether the client is this project's web page, which reads `status` messages.
-    resume: the token of a walk to return to after a broken connection, or an empty string.
-    moving: whether chunks are made also without input.
-    speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
-        model was trained with).
+    is_own_page: whether the client is this project's web page.
+    resume: the token of a walk to return to, or an empty string.
+    moving: whether chunks are made without input too.
+    speed: the speed of key W, 1 for the largest in training.
     replay: the name of a saved walk to repeat, or an empty string.
     """
 
@@ -84,7 +81,7 @@ class Init:
 
 @dataclass(frozen=True)
 class ClientEvent:
-    """A client's message during a walk (a steered video), after its checks.
+    """A client's checked message during a walk (a steered video).
 
     kind: one of KINDS.
     payload: the data of the message; its type depends on the kind.
@@ -152,15 +149,7 @@ def _event(kind: Any, payload: Any, number: int | None) -> ClientEvent:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return the keyboard keys of a `camera_actions` message as a dict with one entry, which depends on the form of the
-    payload:
-
-    - A list of rows, one for each latent frame, each a list of held keys: the entry is `script`, these rows.
-    - A map with `mode` "state" and `transitions`: the entry is `held`, a row of the keys that are held after each
-      transition.
-
-    Keys are returned in lower case. Raises InputError for an invalid payload.
-    """
+    """Return a dict with `script`, the keys of each latent frame, or `held`, the keys after each transition."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -191,15 +180,14 @@ def _prompt(payload: Any) -> str:
 
 
 def _new_prompt(payload: Any) -> tuple[str, bool]:
-    """Return (text, refresh) of a `prompt` message. `refresh` is whether to recompute the cached keys and values."""
+    """Return (text, refresh) of a `prompt` message."""
     if isinstance(payload, dict):
         return _prompt(payload.get("text")), payload.get("refresh") is True
     return _prompt(payload), False
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return (name, on, refresh) of an `event` message, which switches a world event. `name` is the event's name or its
-    key. `on` is None if the message toggles the event."""
+    """Return (name, on, refresh) of an `event` message; `on` is None for a toggle."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_quote(name)}; expected the name of an event, or its key")
@@ -216,8 +204,7 @@ def _numbers(name: str, count: int, most: float) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    """Return whether a value is a finite float or an int. An int passes even if it is too large for a float; a bool
-    does not."""
+    """Return whether a value is an int or a finite float; a bool is neither."""
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
@@ -252,8 +239,7 @@ def _quote(value: Any) -> str:
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width) for a text such as "832x480" (width x height). Both are rounded down to multiples of 16,
-    but to at least 16. Return None for None and for an empty text. Raises InputError for other values."""
+    """Return (height, width), multiples of 16, for a text such as "832x480", or None for an empty text."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

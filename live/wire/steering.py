@@ -17,18 +17,18 @@ from .connection import Connection
 from .protocol import ClientEvent, read_client_events
 
 RESTART_POLL_SECONDS = 0.1
-"""During a restart of a walk, a connection checks at this interval, in seconds, whether the new walk exists."""
+"""The interval, in seconds, at which a connection checks during a restart whether the new walk exists."""
 
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """The time limits of a server, in seconds. As long as a key is held, there is input.
+    """The time limits of a server, in seconds. A held key counts as input.
 
-    idle: a walk is paused after this time without input. From then on it ends as soon as another client waits.
-    gone: a walk ends after this time without input.
-    reconnect: after a lost connection, the client may return to its walk for this time.
-    reconnect_in_line: the same limit while another client waits.
-    reading: a connection that has not sent a complete request after this time is closed.
+    idle: without input, a walk pauses and makes way for waiting clients.
+    gone: without input, a walk ends.
+    reconnect: after a lost connection, the client may return to its walk.
+    reconnect_in_line: the same while another client waits.
+    reading: a connection without a complete request is closed.
     """
 
     idle: float = 180.0
@@ -39,8 +39,8 @@ class TimeLimits:
 
 
 async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientEvent], Awaitable[None]]) -> None:
-    """Call `do(event)` for each event in a client's messages until the client disconnects. If this raises a
-    LingBotError, the client receives its message, and further events of the same message are skipped."""
+    """Call `do(event)` for each of a client's events until the client disconnects. The client receives the
+    LingBotErrors."""
     while True:
         try:
             message = await inbox.next()
@@ -53,17 +53,8 @@ async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientE
 
 
 def steer(session: Session, event: ClientEvent) -> None:
-    """Apply a client's event to the session. The kinds `restart` and `output` must be handled by the caller.
-
-    Most events also end a pause of the session. These do not:
-
-    - the event `pause`;
-    - a mouse movement, which is ignored during a pause;
-    - a gamepad's sticks at rest;
-    - a change of held keys that presses no further key.
-
-    Raises a LingBotError for an event that cannot be applied.
-    """
+    """Apply a client's event to the session, except `restart` and `output`. Most events also end a pause. Raises a
+    LingBotError for an event that cannot be applied."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -96,13 +87,13 @@ def steer(session: Session, event: ClientEvent) -> None:
 
 
 def seconds_since_input(session: Session) -> float:
-    """Return the seconds since the session's last input. A held input counts as a new input at each chunk."""
+    """Return the seconds since the session's last input; a held input counts at each chunk."""
     return time.monotonic() - session.controls.last_input
 
 
 def start_status(session: Session, fps: float) -> dict[str, Any]:
-    """Return the first status message about the session's walk, for this project's web page. `fps` is the frame rate of
-    playback. Raises InputError during a restart, when no walk exists."""
+    """Return the first status message about the session's walk, for this project's web page. Raises InputError during a
+    restart."""
     engine, walk, device = session.engine, session.walk, session.engine.device
     store = walk.store
     return {
@@ -132,9 +123,8 @@ def start_status(session: Session, fps: float) -> dict[str, Any]:
 
 
 def figures_status(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the status message with current measurements, such as frame rate, late frames and GPU memory. `client`
-    provides the number of dropped frames; without a client it is 0. Raises InputError during a restart, when no walk
-    exists."""
+    """Return the status message with current figures, such as frame rate and GPU memory. Raises InputError during a
+    restart."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

@@ -1,1 +1,1 @@
-"""Additions to a walk's world: the walls of a known map, and checks for a stuck camera and a degrading video."""
+"""Additions to a walk's world: known maps with walls, and checks for a stuck camera and a degrading video."""

@@ -1,18 +1,4 @@
-"""Detection of a walk (a steered video) that degrades, by a comparison of each chunk with the first two seconds.
-
-A chunk is bad in three cases:
-
-- Its sharpness is beyond its limits, and so is one of colourfulness, tint and brightness.
-- Colourfulness, tint and brightness are all beyond their limits.
-- Its sharpness is below a stricter limit.
-
-The detector reports a drift after four seconds of bad chunks.
-
-The limits are those of the command `lingbot-world measure`. Sharpness also has an upper limit, because an image can
-dissolve into hard edges. The command tracks parts of the scene through the video, so it can distinguish a dark wall
-from a video that becomes dark. This module compares whole frames, so the view of another room can change two of
-colourfulness, tint and brightness. These two alone therefore do not make a chunk bad.
-"""
+"""Detection of a walk (a steered video) that degrades, by comparing each chunk with the first two seconds."""
 
 from __future__ import annotations
 
@@ -25,19 +11,17 @@ from ...measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTE
 from ...measure.drift_metrics import colourfulness
 
 FIRST = 8
-"""Later chunks are compared with the first 8 latent frames of a walk (two seconds). The number of latent frames is
-rounded down to full chunks."""
+"""Later chunks are compared with this many first latent frames of the walk, rounded down to full chunks."""
 LASTS = 16
-"""A drift is reported when all chunks of the last 16 latent frames (four seconds) are bad. The number of latent frames
-is rounded down to full chunks."""
+"""A drift is reported after this many latent frames of bad chunks, rounded down to full chunks."""
 SIDE = 128
-"""The longer side of frames for the measurement has at most this many pixels. Larger frames are reduced."""
+"""Frames are reduced to at most this many pixels on the longer side before they are measured."""
 HINT = "the video is degrading: R restarts from the image"
 Row = dict[str, float]
 
 
 class DriftWatch:
-    """A detector of degradation for one walk (a steered video). `chunk` is the number of latent frames in a chunk."""
+    """A detector of degradation for one walk (a steered video) with chunks of `chunk` latent frames."""
 
     def __init__(self, chunk: int) -> None:
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
@@ -46,14 +30,8 @@ class DriftWatch:
         self._bad_chunks = 0
 
     def add_chunk(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk, and return whether a drift must be reported now.
-
-        This is so if the last LASTS latent frames, up to this chunk, are all in bad chunks. The drift is reported once:
-        further bad chunks return False until a good chunk restarts the count.
-
-        latent: the chunk's latent [1, 16, n, h, w].
-        pixels: the last frame of the chunk, uint8 [H, W, 3].
-        """
+        """Add a chunk's latent [1, 16, n, h, w] and last frame, uint8 [H, W, 3]. Return True once for a drift, after
+        LASTS latent frames of bad chunks."""
         row = _measure(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
@@ -64,14 +42,8 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """Four numbers that compare the last chunk with the start of the walk (see FIRST), or None before the first
-        comparison.
-
-        spread: the latent's standard deviation, as a fraction of its value at the start.
-        sharpness: the sharpness, as a fraction of its value at the start.
-        colour: the colourfulness, as a fraction of its value at the start.
-        mean: the change of the latent's mean, in standard deviations of the latent at the start.
-        """
+        """The last chunk's `spread` and `mean` of the latent, `sharpness` and `colour`, relative to the walk's start.
+        None before the first comparison."""
         if self._last is None:
             return None
         spread = self._at_first("spread")

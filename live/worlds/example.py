@@ -11,22 +11,19 @@ EXAMPLE, EVENTS = "example", "events.json"
 
 
 def find_events(model: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
-    """Return the world events in a JSON file: `named`, or if it is None, events.json in the example folder of `model`,
-    a model's folder or file. Return an empty tuple if `named` is None and events.json does not exist. Raises InputError
-    for an invalid file, and if the file `named` cannot be read."""
+    """Return the world events in the file `named`, by default events.json in the model's example folder, or () if that
+    is missing. Raises InputError for an invalid file."""
     return read_events(named or example_file(model, EVENTS))
 
 
 def find_map(model: str | Path) -> WorldMap | None:
-    """Return the map in map.json in the example folder of a model, or None without such a file. `model` is a model's
-    folder or file. Raises InputError for an invalid file."""
+    """Return the map in the example folder of a model, or None without a map. Raises InputError for an invalid file."""
     file = example_file(model, MAP)
     return None if file is None else read_map(file)
 
 
 def example_file(model: str | Path, name: str) -> Path | None:
-    """Return the path of the file `name` in the folder `example` of a model, or None if the file does not exist. This
-    folder is in the model's folder or next to it. `model` is the model's folder, or a file in it."""
+    """Return the path of the file `name` in the folder `example` of a model, or None if there is no such file."""
     folder = Path(model).absolute()
     folder = folder.parent if folder.is_file() else folder
     files = (package / EXAMPLE / name for package in (folder, folder.parent))

@@ -1,5 +1,4 @@
-"""Detection of a stuck camera: its position changes, but the frames do not. The model then shows a wall, through which
-it does not let the camera pass."""
+"""Detection of a stuck camera: its position changes, but the frames do not, as in front of a wall."""
 
 from __future__ import annotations
 
@@ -9,25 +8,18 @@ import numpy as np
 
 HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
-"""The last frames of two successive chunks are compared only if the camera rotated by at most this many degrees between
-them. A larger rotation changes the frames even in front of a wall."""
+"""Chunks are compared only if the camera rotated by at most this many degrees between their last frames."""
 LEAST_STEP = 0.05
-"""Frames are compared only if the camera moved by at least this much per latent frame, as a fraction of the longest
-step. The longest step is the largest translation per latent frame that the model was trained with."""
+"""Chunks are compared only if the camera moved at least this much per latent frame; 1 is the largest translation in
+training."""
 KNOWN = 8
-"""Chunks are judged only after this many latent frames (two seconds) with a walking camera, which show how much frames
-usually change."""
+"""Chunks are judged only after this many latent frames with a walking camera, which show the usual change of frames."""
 LASTS = 6
-"""The camera is stuck after this many successive latent frames (one and a half seconds) without change, rounded up to
-full chunks."""
+"""The camera is stuck after this many latent frames without change, rounded up to full chunks."""
 STILL = 0.15
-"""A chunk counts as unchanged if its change is less than this fraction of the usual change.
-
-A chunk's change is the mean difference between its last frame and that of the chunk before, divided by the camera's
-translation per latent frame. The usual change is the median over recent chunks that were not counted as unchanged.
-"""
+"""A chunk counts as unchanged if its change of frames, per distance, is below this fraction of the usual change."""
 SIDE = 64
-"""The longer side of frames for the comparison has at most this many pixels. Larger frames are reduced."""
+"""Frames are reduced to at most this many pixels on the longer side before they are compared."""
 
 
 class StuckWatch:
@@ -40,16 +32,8 @@ class StuckWatch:
         self._still = 0
 
     def add_chunk(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
-        """Add a chunk, and return True if the camera has become stuck with it.
-
-        pixels: the last frame of the chunk, uint8 [H, W, 3].
-        position: the camera's position [3] at this frame, in units of the longest step.
-        rotation: the camera-to-world rotation [3, 3] at this frame.
-
-        The camera is stuck after LASTS latent frames without change, rounded up to full chunks. It is reported once:
-        further chunks return False until the frames change again. The result is also False while the camera stands or
-        turns, and before the usual change is known.
-        """
+        """Add a chunk's last frame, uint8 [H, W, 3], and its camera's position [3] and rotation [3, 3]. Return True
+        once when the camera becomes stuck."""
         small, before = _reduced(pixels), self._last
         self._last = small, position, rotation
         if before is None or before[0].shape != small.shape:

@@ -1,9 +1,4 @@
-"""The map of a world of equal rooms, such as the toy models' maze, with walls and a crate that the user has to find.
-
-The map and the poses of a walk have the same unit of length. x points to the right, y down and z ahead, and the floor
-is at y = 0. The map is example/map.json in the folder of a toy model, written by `tools/toy`; other models have
-none.
-"""
+"""The map of a world of equal rooms, such as the toy models' maze, with walls and a crate."""
 
 from __future__ import annotations
 
@@ -23,21 +18,19 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a model."""
 LOOK = 6, 8
-"""The (rows, columns) of the grid into which an image is divided. A start image is recognized by the mean colours of
-the grid's cells."""
+"""The rows and columns of the grid of mean colours by which a start image is recognized."""
 ALIKE = 6.0
-"""A start image is recognized if its mean colours differ from those of a known image by less than this, as a root mean
-square. The mean colours are from 0 to 255, one for each cell of the grid LOOK."""
+"""A start image is recognized if its mean colours, 0 to 255, differ by less than this root mean square."""
 REACH = 1.3
-"""The crate counts as found if the camera is in its room and closer than this, in units of the map."""
+"""The crate is found within this distance, in units of the map, if the camera is in the crate's room."""
 
 
 class Place(NamedTuple):
     """A known start image and its position in the map.
 
     at: the position (x, y, z).
-    yaw: the viewing direction in degrees; 0 is along z, and positive angles turn right.
-    look: the mean colours of the image, 0 to 255, as `mean_colours` returns them.
+    yaw: the viewing direction in degrees; 0 is along z, positive turns right.
+    look: the mean colours of the image, as `mean_colours` returns them.
     """
 
     at: tuple[float, float, float]
@@ -47,15 +40,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WorldMap:
-    """A map of equal square rooms in a grid. All lengths are in units of the map.
+    """A map of equal square rooms in a grid; x points right, y down, z ahead, and the floor is at y = 0.
 
     room: the side of a room.
     margin: the smallest distance of the camera from a box.
-    boxes: [n, 5], the walls and objects around a corner of the grid; they repeat at every corner. A row has the
-        centre's x and z relative to the corner, half of the sizes along x and z, and the height.
-    goal: the index of the box that is the crate, which the user has to find.
-    rooms: the rooms in which the crate may be. A room is an offset (x, z) from the start image's room, counted in
-        rooms.
+    boxes: [n, 5], centre x and z, half sizes and height, around every corner.
+    goal: the index of the box that is the crate.
+    rooms: the crate's possible rooms, as offsets (x, z) from the start room.
     places: the known start images.
     """
 
@@ -67,8 +58,8 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def locate(self, frame: Tensor, seed: int) -> PlacedMap | None:
-        """Return the map as seen from a walk with the first image `frame` [3, H, W], values -1 to 1. Return None if
-        this is not a known start image of the map. `seed` selects the room of the crate."""
+        """Return the map for a walk with the first image `frame` [3, H, W], or None for an unknown image. `seed`
+        selects the crate's room."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:
@@ -76,17 +67,15 @@ class WorldMap:
         return None
 
     def clearance(self, point: np.ndarray) -> float:
-        """Return the signed distance of a point [3] from the nearest box, negative inside a box, in units of the map.
-        The distance is not Euclidean: it is the largest of the distances along x, along z, and from the box's top.
-        The boxes repeat at every corner of the grid."""
+        """Return the distance of a point [3] from the nearest box, the largest over x, z and the box's top. It is
+        negative inside a box."""
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
         aside = np.maximum(abs(x - self.boxes[:, 0]) - self.boxes[:, 2], abs(z - self.boxes[:, 1]) - self.boxes[:, 3])
         return float(np.maximum(aside, -point[1] - self.boxes[:, 4]).min())
 
 
 class PlacedMap:
-    """A map as seen from a walk that begins at one of the map's known places, with the position of the crate. The
-    walk's coordinates have their origin at the camera of the first frame; this class converts them into the map's."""
+    """A map with the place of the crate, in the coordinates of a walk, whose origin is the first frame's camera."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -96,13 +85,8 @@ class PlacedMap:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the camera's position [3] after it moves from `position` [3] by `step` [3], all in the walk's
-        coordinates.
-
-        The camera moves first along the map's x axis, and then along its z axis. If it would end too close to a wall,
-        the movement along this axis is left out, except if the camera does not come closer to the wall. So the camera
-        slides along walls.
-        """
+        """Return the `position` [3] after a movement by `step` [3], without its part along a map axis that comes too
+        close to a wall."""
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):
@@ -114,20 +98,14 @@ class PlacedMap:
         return position + self._turn.T @ (place - here)  # exactly the same position before a wall
 
     def is_near_crate(self, position: np.ndarray) -> bool:
-        """Return whether the crate is in the same room as `position` [3], in the walk's coordinates, and less than
-        REACH away."""
+        """Return whether the crate is in the same room as `position` [3] and less than REACH away."""
         here = self._in_map(position)[::2]
         rooms = [np.floor(point / self._map.room) for point in (here, self._goal)]
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
 
     def facts(self) -> dict[str, Any]:
-        """Return the map as a dict of JSON values for a web page. Lengths are in units of the map.
-
-        room: the side of a room.
-        boxes: as in WorldMap.
-        goal: the crate's x and z in the map, half of its sizes along x and z, and its height.
-        at: the x, y and z of the start image in the map, and its yaw in degrees.
-        """
+        """Return the map as JSON values for a web page: the size of a room, the boxes, the crate and the start
+        position."""
         world = self._map
         return {
             "room": world.room,
@@ -141,8 +119,7 @@ class PlacedMap:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours, float32 [3 * rows * columns], of an image [3, H, W] with values 0 to 255. A mean colour
-    is computed for each cell of a grid of LOOK (rows, columns)."""
+    """Return the mean colour of each cell of the grid LOOK in an image [3, H, W], float32 [3 * rows * columns]."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 

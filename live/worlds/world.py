@@ -1,5 +1,4 @@
-"""The World (the model with its KV cache) and the decoder of a walk (a steered video). Both can be computed again from
-the walk's saved chunks."""
+"""The World (the model with its KV cache) and the decoder of a walk, which the saved chunks can restore."""
 
 from __future__ import annotations
 
@@ -25,21 +24,19 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""After a return to an earlier chunk, the keys and values of all remaining chunks are recomputed if these have at most
-this many latent frames. For more, only the chunks in the attention window are recomputed, to save time."""
+"""All keys and values are recomputed for at most this many latent frames. In a longer walk only the attention window's
+are."""
 
 
 class WalkWorld:
-    """The base class of Walk. It has the World (the model with its cache of keys and values) and the decoder, and can
-    create both again from the saved chunks."""
+    """The base class of Walk, with the World and the decoder. Both can be created again from the saved chunks."""
 
     engine: Engine
     store: WalkStore
     camera: WalkingCamera | RecordedCamera
     _state: WorldState | None
     _conditioning: list[Tensor]
-    """The model's image inputs, [1, 20, chunk, h, w] each: one for each of a video's first chunks. All later chunks use
-    the last one."""
+    """The image inputs, [1, 20, chunk, h, w], of a video's first chunks; later chunks use the last one."""
     _rays: np.ndarray
     _chunk_count: int
     _start_pose: np.ndarray
@@ -47,12 +44,8 @@ class WalkWorld:
     _decoder: VideoDecoder | PreviewDecoder
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, and create a new decoder.
-
-        - If `refresh` is false, each chunk is computed with the prompt that it was made with. In a walk of more than
-          MOST_REPLAYED latent frames, only the chunks in the attention window are computed.
-        - If `refresh` is true, only the chunks in the window are computed, all with the last prompt.
-        """
+        """Recompute the cached keys and values from the saved chunks, and create a new decoder. `refresh` uses the last
+        prompt for all chunks of the window."""
         size, made = self.engine.chunk, self.store.chunks
         if self.store.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))
@@ -63,12 +56,8 @@ class WalkWorld:
         self.store.record_rebuild(refresh=refresh)
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Create a new World and decoder, and compute the keys and values of these chunks:
-
-        - all chunks of the continued video, if any, each with the prompt that it was made with;
-        - the walk's saved chunks with the indices `chunks`. Each uses the prompt that it was made with, or the
-          embedding `context` [1, L, D] if it is not None.
-        """
+        """Create a World and a decoder from the continued video and the saved `chunks`; `context` [1, L, D] replaces
+        these chunks' prompts."""
         self._free_world()  # frees their memory before the new ones are built
         self._chunk_count = self.store.chunks
         self._start_pose = self.camera.pose if not self._chunk_count else self.store.poses()[0]
@@ -92,8 +81,7 @@ class WalkWorld:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
     def _free_world(self) -> None:
-        """Wait until the GPU has finished everything that is queued, then free the World and the decoder. Without
-        waiting, torch could free the memory of a CUDA graph that is still running."""
+        """Free the World and the decoder, after the GPU has finished: a running CUDA graph must keep its memory."""
         decoder = self.__dict__.get("_decoder")
         for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
             if device.type == "cuda":
