@@ -1,1 +1,1 @@
-"""The Triton kernels. Modules of this package can only be imported on machines with a GPU and Triton."""
+"""The Triton kernels, which can only be imported on machines with a GPU and Triton."""

@@ -1,6 +1,4 @@
-"""The Triton kernel for an addition, the camera's scale and shift, and the layer norm that follows, in fp32. One kernel
-replaces several: these would read each other's results from memory, and with few tokens the GPU would idle between
-them."""
+"""The Triton kernel for an addition, the camera's scale and shift, and the layer norm that follows, in fp32."""
 
 import torch
 import triton
@@ -14,15 +12,12 @@ from .parts import _channels, _given, _largest, _sum
 from .sizes import programs, token_by_token
 
 ALONE = 2048
-"""`layer_norm_8bit_` processes tokens of at most this many channels in full, and wider tokens in parts. On an H100,
-2,880 tokens of 5,120 channels take 32 us in parts, and 35 us in full. `add_norm_`, a norm after an addition, is always
-faster with full tokens."""
+"""The most channels with which `layer_norm_8bit_` processes a token in full, not in parts."""
 
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Load a part of a token with the channel offsets `at`. Return x, the addend y, scale and shift, each in the dtype
-    of the tensor in memory. In place of a tensor with None as its pointer, x is returned again."""
+    """Return x, y, scale and shift at the channels `at`. x replaces a tensor whose pointer is None."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -35,8 +30,7 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, and write it to x at `x_at`. `loaded` is the result of
-    `_loaded`. A term without its pointer is left out; without `y_ptr` and `scale_ptr` nothing is written."""
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store a changed x."""
     x, y, scale, shift = loaded
     if y_ptr is not None:
         y = y.to(tl.float32)
@@ -68,8 +62,7 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The kernel of `add_norm_`. Of n programs, each computes every n-th token, in two parts of FIRST and SECOND
-    channels, and loads the next token in the meantime."""
+    """The kernel of `add_norm_`. A program computes every n-th token, in two parts."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
@@ -115,12 +108,8 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Update x [tokens, dim] in place, write its layer norm to `out`, and return x. See `ops.pointwise.add_norm`.
-
-    scales: fp32 [tokens, 1] for the tokens' scales if `out` is int8 or float8_e4m3fn, else None.
-    added, affine: the pairs (y, gate) and (scale, shift) of the update: x + y * gate, then x * (1 + scale) + shift.
-    norm: the layer norm's weight, bias and epsilon.
-    """
+    """Update x [tokens, dim] in place to (x + y * gate) * (1 + scale) + shift. Write the layer norm to `out`, and the
+    scales of an 8-bit `out` to `scales`. Return x."""
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):

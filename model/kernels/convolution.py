@@ -1,12 +1,6 @@
-"""Triton kernels for the VAE decoder's convolutions, without copies of the frames.
-
-A feature map is stored as [rows, channels], one row per pixel, line after line. Each line ends with a row of zeros, and
-the map ends with a line of zeros. So a pixel's neighbours are a fixed number of rows away, and read as zeros outside
-the map. A convolution is a matrix product of shifted rows and the weight.
-
-A pool is a tensor with several feature maps of one size, each in a numbered slot. A kernel reads slot numbers from the
-GPU's memory, so a recorded CUDA graph can be replayed with other slots.
-"""
+"""Triton kernels for the VAE decoder's convolutions over feature maps in pools."""
+# A feature map is [rows, channels]: a row per pixel, a row of zeros after each line, a line of zeros at the end.
+# A pool is a tensor of several feature maps of one size, each in a numbered slot.
 
 from functools import lru_cache, partial
 
@@ -51,17 +45,7 @@ def _convolve(
     DESCRIBED: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `convolve`. A program computes a tile: PIXELS rows of the result, times NA + NB of the OUT
-    channels.
-
-    x, x_rest: the same feature maps, from which a step loads KA channels by `x`, and the next KB channels by `x_rest`.
-    w, w_below, w_rest, w_both: the same weight, of which blocks are loaded: NA x KA (output x input channels) by `w`,
-    NB x KA by `w_below`, NA x KB by `w_rest` and NB x KB by `w_both`.
-    rows, stride: the number of rows of x, and of values from one row to the next. x may be some channels of a wider
-    matrix.
-    DESCRIBED: whether loads are by descriptor (TMA), not by pointer.
-    HALF: whether the sum over CHANNELS is in fp16, and the sum of these sums in fp32. KB is then 0.
-    """
+    """The kernel of `convolve`. A program computes PIXELS rows and NA + NB output channels of the result."""
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
     blocks: tl.constexpr = (OUT + NA + NB - 1) // (NA + NB)
@@ -138,9 +122,7 @@ def _block(
     COLUMNS: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Return the block [ROWS, COLUMNS] of the matrix `source` at `row` and `column`. Rows outside of the matrix's
-    `rows` rows are zeros. `stride` is the number of values from one row to the next. `source` is a descriptor (TMA) if
-    DESCRIBED, else a pointer."""
+    """Return the block [ROWS, COLUMNS] of a matrix at `row` and `column`. Rows outside the matrix are zeros."""
     if DESCRIBED:
         block = source.load([row, column])
     else:
@@ -152,11 +134,7 @@ def _block(
 
 @triton.jit
 def _add_product(total, part, x, w, last, HALF: tl.constexpr):
-    """Return the pair (total, part), to one of which the product of x and the transposed w is added.
-
-    If HALF is False, the product is added to `total`. If HALF, it is added to `part` in fp16. After the `last` step of
-    a sum, `part` is added to `total`, and becomes zeros.
-    """
+    """Add the product of x and the transposed w to `total`, or in fp16 to `part`. Return both."""
     if HALF:
         part = tl.dot(x, w.T, part, out_dtype=tl.float16)
         if last:
@@ -216,16 +194,12 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Return the convolution of feature maps x [rows, channels] of `size` (height, width) as a feature map [rows, out].
+    """Convolve feature maps x [rows, channels] of `size` (height, width). Return a feature map [rows, out], plus
+    `added`.
 
-    weight: [out, side * side * frames * channels], with the pixels of the `side` x `side` window from the upper left to
-    the lower right. bias is [out].
-    slots: None if x is a single frame. Otherwise x is a pool of frames (see the module), and `slots` are the slots of
-    the three frames to convolve, the oldest first: int32 on the GPU, aligned to 16 bytes.
-    added: a tensor with the result's shape, which is added to the convolution.
-
-    If `side` is 2, height and width are doubled. A pixel then becomes 2 x 2 pixels, each computed from its own window
-    of 2 x 2 pixels of x. `weight` is then [4 * out, ...], with one quarter for each of these four pixels.
+    slots: the slots of three frames, the oldest first, if x is a pool.
+    weight: [out, side * side * frames * channels].
+    side: 3 or 1, or 2 to double height and width by `weight` [4 * out, ...].
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
@@ -263,8 +237,7 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return the first six arguments of `_convolve`: x for both parts of the input channels, and the weight for each
-    pair of input and output parts. The arguments are descriptors for tiles that TMA loads, else the tensors."""
+    """Return `_convolve`'s first six arguments: x per input part, and the weight per pair of input and output parts."""
     if not tile.described:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor
@@ -276,9 +249,8 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write a feature map x [rows, channels] of `size` (height, width) to the slot of a `pool` that the third number in
-    `slots` (int32 on the GPU) names. If `weight` [channels] is given, SiLU(norm(x) * weight) is written, with the
-    root-mean-square norm and its epsilon `eps`."""
+    """Write a feature map x [rows, channels] of `size` (height, width) to slot `slots[2]` of a pool. With a `weight`,
+    write SiLU(RMSNorm(x) * weight)."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

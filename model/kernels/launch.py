@@ -1,4 +1,4 @@
-"""The launch of Triton kernels, which also works while a CUDA graph is recorded with CUDA's own allocator."""
+"""The launch of Triton kernels, also while a CUDA graph is recorded with CUDA's own allocator."""
 
 from __future__ import annotations
 
@@ -13,20 +13,14 @@ from torch import Tensor
 
 ON_GPU = torch.cuda.is_available()  # otherwise Triton interprets
 CUDAS_OWN = "cudaMallocAsync"
-"""torch's name for the allocator that CUDA itself provides."""
+"""torch's name for CUDA's own allocator."""
 
 
 class Kernel:
-    """A Triton kernel, `kernel[grid](*arguments)`, that can also be launched while a CUDA graph is recorded.
-
-    Triton checks the addresses of tensors with CUDA. During a recording, CUDA's own allocator (ComfyUI's choice)
-    returns addresses that are only valid in replays. So tensors are then passed as integers, which Triton does not
-    check.
-    """
+    """A Triton kernel that can also be launched while a CUDA graph is recorded: `kernel[grid](*arguments)`."""
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
-        """Create a kernel from a function in Triton's language. New values of `unspecialized` parameters do not
-        recompile it."""
+        """Create a kernel from a Triton function. New values of `unspecialized` parameters do not recompile it."""
         self._triton: Any = triton.jit(function, do_not_specialize=list(unspecialized))
         self._signature = inspect.signature(function)
 
@@ -40,4 +34,5 @@ class Kernel:
         compiled = self._triton.warmup(*arguments, grid=grid, **options)  # cached if already compiled
         own = {name: value for name, value in options.items() if name in self._signature.parameters}
         bound = self._signature.bind(*arguments, **own).arguments.values()
+        # Integers, because Triton refuses addresses of tensors that are only valid in replays.
         compiled[grid](*(each.data_ptr() if isinstance(each, Tensor) else each for each in bound))

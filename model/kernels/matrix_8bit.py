@@ -1,9 +1,4 @@
-"""Triton kernels that convert numbers to 8 bits and back, in fp32. ops/pointwise.py and ops/scatter.py document the
-functions of the same names.
-
-With a scale for each token or head, the largest magnitude becomes the largest number of the dtype. The scale of a full
-fp8 tensor is a power of two.
-"""
+"""Triton kernels that convert numbers to 8 bits and back, documented in ops/pointwise.py and ops/scatter.py."""
 
 import os
 from typing import Any
@@ -26,8 +21,7 @@ _INT8 = tl.constexpr(LARGEST[torch.int8])
 
 @triton.jit
 def _scale_8bit(largest, out_ptr):
-    """Return the scale by which numbers are divided for the 8-bit dtype at `out_ptr`. The magnitude `largest` then
-    becomes the largest number of this dtype."""
+    """Return the divisor that maps the magnitude `largest` to the largest number of the 8-bit dtype at `out_ptr`."""
     if out_ptr.dtype.element_ty == tl.int8:
         scale = tl.maximum(largest, 1e-30) / _INT8
     else:
@@ -45,7 +39,7 @@ def _store_8bit(at, x, scale, inside):
 
 @triton.jit
 def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
-    """Store a token's numbers in 8 bits with one scale: `a` at the channels `left`, `b` at the channels `right`."""
+    """Store a token's two parts, `a` and `b`, in 8 bits with one scale."""
     scale = _scale_8bit(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), out_ptr)
     tl.store(scales_ptr + row, scale)
     _store_8bit(out_ptr + row * dim + left, a, scale, left < dim)
@@ -63,7 +57,7 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _quotient(x, y):
-    """Return x / y by a fast division. The result is 0 if |y| is above 2**126, because 1 / y would be subnormal."""
+    """Return x / y by a fast division, or 0 if |y| is above 2**126."""
     return x / y if _INTERPRETED else libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
@@ -111,9 +105,7 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):
-    """The kernel of `layer_norm_8bit_`. A program reads one token in four passes, a part of the channels at a time. The
-    later passes read the token from the GPU's cache. Keeping it in registers would let fewer programs run at the same
-    time."""
+    """The kernel of `layer_norm_8bit_`. A program reads one token in four passes, a part of the channels at a time."""
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
@@ -160,8 +152,7 @@ def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim
 
 @Kernel
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
-    """The kernel of `fp8_scale` that computes max|x - mean| by an atomic maximum at `largest_ptr`, where the caller
-    must store 0 first."""
+    """Store the maximum of |x - mean| at `largest_ptr`, which must hold 0."""
     row, cols, inside = _part(dim, BLOCK)
     x = tl.load(x_ptr + row * stride + cols, mask=inside, other=0.0).to(tl.float32)
     x -= tl.load(mean_ptr + cols, mask=inside, other=0.0)
@@ -170,8 +161,7 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
-    """The kernel of `fp8_scale` that stores the smallest power of two that is at least `share` * largest, and its
-    reciprocal."""
+    """Store the smallest power of two that is at least `share` * largest, and its reciprocal."""
     scale, factor = _power_of_two_over(tl.maximum(tl.load(largest_ptr), 1e-30) * share)
     tl.store(scale_ptr, scale)
     tl.store(factor_ptr, factor)
@@ -230,9 +220,8 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return a scale and 1 / scale, fp32 [1] each, for x [tokens, dim] and mean [dim]. The scale is the smallest power
-    of two that is at least headroom * max|x - mean| / 448. A token's channels must be adjacent; tokens may be
-    strided."""
+    """Return the smallest power of two that is at least headroom * max|x - mean| / 448, and its reciprocal, fp32 [1]
+    each. x is [tokens, dim] with adjacent channels."""
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
     scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
     with torch.cuda.device_of(x):
@@ -259,7 +248,7 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Launch a kernel on a matrix with one row for each head of each token. A program computes several rows."""
+    """Launch a kernel on a matrix with one row for each head of each token."""
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)

@@ -1,5 +1,4 @@
-"""Triton kernels that merge attention over parts of the keys, and decode attention from float8_e4m3fn, in fp32.
-ops/pointwise.py documents the functions of the same names."""
+"""Triton kernels that merge attention over parts of the keys, documented in ops/pointwise.py."""
 
 import torch
 import triton
@@ -27,8 +26,7 @@ def _merge(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Merge attention over parts of the keys (see `ops.pointwise.merge_`) for ROWS rows. A row is one head of one
-    token."""
+    """The kernel of `merge_`. A program merges ROWS rows, each one head of one token."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
     at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)
@@ -87,14 +85,8 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Merge attention over parts of the keys, decode the result, write it to `out` [tokens, dim], and return `out`. For
-    the other arguments see `ops.pointwise.merge_fp8_`.
-
-    scales: fp32 [tokens, 1] for the tokens' scales if `out` is in 8 bits, else None.
-
-    A single part takes one kernel. Several parts take one kernel each for merging, decoding and conversion to 8 bits,
-    because a single kernel for all three took twice as long.
-    """
+    """Merge attention over parts of the keys, decode it, write it to `out` [tokens, dim], and return `out`. `scales`,
+    fp32 [tokens, 1], are written if `out` is in 8 bits."""
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):

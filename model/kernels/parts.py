@@ -1,5 +1,4 @@
-"""Functions that several Triton kernels call. A program processes a part of a token's channels, or a full token in two
-parts of powers of two."""
+"""Functions of several Triton kernels, for a part of a token's channels or a full token in two parts."""
 
 import triton
 import triton.language as tl
@@ -7,8 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def _part(dim, BLOCK: tl.constexpr):
-    """Return the token, the channels and their mask (channel < dim) of this program, which processes BLOCK channels of
-    one of the tokens [tokens, dim]. `sizes.parts_of` is the grid."""
+    """Return this program's token, its BLOCK channels and their mask (channel < dim)."""
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     return (tl.program_id(0) // parts).to(tl.int64), cols, cols < dim
@@ -16,17 +14,14 @@ def _part(dim, BLOCK: tl.constexpr):
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the indices of SIZE adjacent channels, from START on, as a matrix [SIZE / WIDTH, WIDTH]. A thread
-    processes four adjacent channels in each row for every dtype, so threads need not exchange data between reading and
-    writing."""
+    """Return SIZE channel indices from START on as [SIZE / WIDTH, WIDTH], four adjacent ones per thread in a row."""
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
     return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
 
 
 @triton.jit
 def _given(ptr, cols, inside, other):
-    """Return the channels `cols` of the vector at `ptr` in fp32, 0 outside the mask `inside`; `other` if `ptr` is
-    None."""
+    """Return the channels `cols` of a vector in fp32, or `other` if `ptr` is None."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:

@@ -1,5 +1,4 @@
-"""Triton kernels for operations of ops/pointwise.py and ops/scatter.py, which document the functions of the same names.
-Numbers are computed in fp32. Each token is read from memory once and written once."""
+"""Triton kernels in fp32, documented in ops/pointwise.py and ops/scatter.py."""
 
 import torch
 import triton
@@ -32,8 +31,7 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _store_as(at, x, factor, inside):
-    """Store x at the addresses `at`, in the dtype of that memory. For fp8, x is first multiplied by `factor` and
-    clamped."""
+    """Store x in the dtype at the addresses `at`. For fp8, x is first multiplied by `factor` and clamped."""
     if at.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
@@ -57,9 +55,7 @@ def _rms(
     BLOCKS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `_normalise`: the root-mean-square norm of one token, and RoPE if `cos_ptr` is given. For fp8
-    the shift, if any, is then subtracted, and the result multiplied by the factor. `rows_ptr` has the output row of
-    each token; without it, token i is written to row i. `out_ptr` may be `x_ptr`."""
+    """The kernel of `_normalise`. A program computes one token, and writes it to the row at `rows_ptr`, if given."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -156,8 +152,8 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 def scatter_rotated_(
     out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_rotated_`, and return `out`. `rows` may be None for tokens in order,
-    and `shift` may be None for 0."""
+    """Launch the kernel of `ops.scatter.scatter_rotated_`, and return `out`. None means tokens in order (`rows`) or no
+    shift."""
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
 
@@ -170,8 +166,8 @@ def _normalise(
     eps: float,
     placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
-    """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given,
-    and return `out`. `placed` is (rows, shift, factor) as in `scatter_rotated_`."""
+    """Write the RMSNorm of x [tokens, dim], and RoPE if `angles` are given, to `out`. `placed`: (rows, shift,
+    factor)."""
     dim, (rows, *scaling) = x.shape[1], placed
     given = out, rows, x, weight.contiguous(), *(angles or (None, None)), *scaling, x.stride(0), out.stride(0), dim, eps
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": angles[0].shape[-1] if angles else 0}

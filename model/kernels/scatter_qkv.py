@@ -1,5 +1,4 @@
-"""The Triton kernels that write a chunk's queries, keys and values to the tensors that attention reads. Queries
-and keys get norm and RoPE first; for an fp8 cache all three are converted. Numbers are computed in fp32."""
+"""The Triton kernels that write a chunk's queries, keys and values to the tensors that attention reads."""
 
 import torch
 import triton
@@ -17,8 +16,7 @@ from .sizes import programs, token_by_token
 
 @triton.jit
 def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
-    """Return SIZE channels x of a token, from channel START on, after RoPE. All heads share the HALF cosines and HALF
-    sines."""
+    """Return SIZE channels x of a token, from channel START on, after RoPE."""
     pair = tl.arange(0, WIDTH // 2)[None, :]
     if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
         pair = pair + START // 2 + tl.arange(0, SIZE // WIDTH)[:, None] * (WIDTH // 2)
@@ -29,9 +27,7 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """Return the scale for 8-bit queries after a norm, and 1 / scale. The scale is the smallest power of two with which
-    no query is longer than QUERY_LENGTH. `weight_a` and `weight_b` are the two parts of the norm's weight, and `root`
-    is the result of `_root`."""
+    """Return the smallest power of two with which no query is longer than QUERY_LENGTH, and its reciprocal."""
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
@@ -78,8 +74,7 @@ def _put_own(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `scatter_qkv_`. Programs for queries, keys or values compute one token after the other, and load
-    the next one in the meantime. In 8 bits, the first program for queries stores their scale."""
+    """The kernel of `scatter_qkv_`. A program computes every n-th token of the queries, keys or values."""
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -131,16 +126,8 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`.
-
-    out, values_out: the tensors [n, dim] for keys and for values. If `values_out` is None, no values are written.
-    rows: the numbers of the rows of `out` and `values_out` to write to, int64 [tokens].
-    given: queries, keys and values, [tokens, dim] each. Queries and keys have neither norm nor RoPE yet.
-    norm_ropes: the norm and RoPE of queries, and of keys.
-    scalings: for 8 bits, a pair (shift, factor) for keys and a pair for values, else None.
-    made: for 8 bits, the outputs for queries: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1]. Else
-    None, and queries are replaced in place.
-    """
+    """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`. `made` receives fp8 queries, their scale and 1
+    / scale. If `made` is None, queries are replaced in place."""
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
     weights, (_, cos, sin, eps) = (norm_rope.weight.contiguous() for norm_rope in norm_ropes), norm_ropes[0]
@@ -154,9 +141,8 @@ def scatter_qkv_(
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Apply norm and RoPE to queries x [tokens, dim], divide them by a scale, and write them to `out` (float8_e4m3fn).
-    Return `out`. The scale is computed here, from the norm's weight (see `ops.scatter.rotated_fp8`). It is written to
-    `scale`, and 1 / scale to `factor`."""
+    """Write queries x [tokens, dim], after norm and RoPE, to `out` in fp8. Write their scale and 1 / scale to `scale`
+    and `factor`. Return `out`."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
@@ -164,7 +150,5 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return sqrt(dim) / QUERY_LENGTH, a factor for the scale of 8-bit queries of `dim` channels. After a norm with the
-    largest weight w, a query is at most w * sqrt(dim) long. Divided by w times this factor, the query is at most
-    QUERY_LENGTH long."""
+    """Return sqrt(dim) / QUERY_LENGTH. Times the norm's largest weight, it is the least scale of queries."""
     return dim**0.5 / QUERY_LENGTH

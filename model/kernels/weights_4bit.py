@@ -1,9 +1,4 @@
-"""Triton kernels that decode 4-bit weights, for quantized/decoding.py. All numbers are computed in fp32, and each
-product and sum is rounded, so the results are the same as in plain torch.
-
-A program decodes full blocks and reads each block's scale once. The two values of a packed byte are written as one
-integer of twice the width, so that each thread reads and writes adjacent bytes.
-"""
+"""Triton kernels that decode 4-bit weights in fp32, with the same results as plain torch."""
 
 import math
 from typing import Any
@@ -20,7 +15,7 @@ from .launch import Kernel
 DECODED_AT_ONCE = 2048
 """The number of 4-bit values that one Triton program decodes."""
 RECODED_AT_ONCE = 1024
-"""The number of values of a weight's row that one Triton program converts to 8 bits in one step."""
+"""The number of values that one Triton program converts to 8 bits in one step."""
 
 TYPES = {
     torch.float32: tl.float32,
@@ -43,8 +38,7 @@ def _scales(
     inside,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Return the fp32 scale of each block with an index in `block`. If `nested_absmax_ptr` is given, the stored scales
-    are themselves quantized, and are decoded first."""
+    """Return the fp32 scale of each block in `block`, decoded first if scales are quantized themselves."""
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
     if nested_absmax_ptr is not None:
         outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
@@ -54,8 +48,7 @@ def _scales(
 
 @triton.jit
 def _pair(first, second, kind: tl.constexpr):
-    """Return two fp32 numbers, converted to the dtype `kind`, as one integer with the first number in its lower
-    half."""
+    """Return two fp32 numbers, converted to `kind`, as one integer with the first number in its lower half."""
     if kind == tl.float8e4nv:  # one instruction; Triton's own conversion leaves a neighbour's bits in the upper half
         pair = tl.inline_asm_elementwise(
             "cvt.rn.satfinite.e4m3x2.f32 $0, $2, $1;", "=h,f,f", [first, second], tl.int16, is_pure=True, pack=1
@@ -76,8 +69,7 @@ def _pair(first, second, kind: tl.constexpr):
 def _write(
     out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Decode 4-bit blocks of HALF bytes, each with its scale in `scales`, and store them in the dtype TYPE. If MASKED,
-    only the first `bytes_left` bytes are decoded."""
+    """Decode 4-bit blocks of HALF bytes, and store them in the dtype TYPE."""
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:
         packed = tl.load(packed_ptr + at, mask=at < bytes_left, other=0).to(tl.int32)
@@ -133,8 +125,7 @@ def _recode(
     LARGEST: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """The kernel of `recode_4bit`. A program converts one row of `row_blocks` blocks to 8 bits with one scale, BLOCKS
-    at a time. ROW_BLOCKS is `row_blocks` rounded up to a power of two."""
+    """The kernel of `recode_4bit`. A program converts one row of `row_blocks` blocks, BLOCKS at a time."""
     first = tl.program_id(0).to(tl.int64) * row_blocks
     inside = tl.arange(0, ROW_BLOCKS) < row_blocks
     block = first + tl.arange(0, ROW_BLOCKS)
@@ -153,8 +144,8 @@ def _recode(
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as `quantized.codec.decode`. `packed`
-    (uint8) holds two values in a byte, and `scales` are a `codec.Scales`."""
+    """Return a 4-bit weight of `shape`, decoded to `dtype`. `packed` (uint8) holds two values in a byte; `scales` are a
+    `codec.Scales`."""
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
@@ -174,9 +165,8 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` and `scales`
-    are as in `decode_4bit`. Raises RuntimeError for float8 on AMD's GPUs: the kernel contains an NVIDIA instruction
-    that would crash AMD's compiler."""
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. Raise RuntimeError
+    for float8 on AMD's GPUs."""
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")
     rows, width = shape

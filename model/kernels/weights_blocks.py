@@ -1,5 +1,4 @@
-"""A Triton kernel that decodes the block formats of GGUF files. A thread computes one value in fp32. Each product and
-each sum is rounded, so the results are the same as in plain torch."""
+"""A Triton kernel that decodes the block formats of GGUF files, with the same results as plain torch."""
 
 import math
 
@@ -22,30 +21,26 @@ def _byte(start, at):
 
 @triton.jit
 def _signed(start, at):
-    """Return the byte number `at` of the block at `start` as a signed number from -128 to 127."""
+    """Return the byte number `at` of the block at `start` as a signed number."""
     return (_byte(start, at) ^ 128) - 128
 
 
 @triton.jit
 def _half(start, at):
-    """Return the float16 number that begins at byte `at` of the block at `start`, as fp32. `start` is a pointer to
-    bytes, `at` an even offset."""
+    """Return the float16 number at the even offset `at` of the block at `start`, as fp32."""
     return (_byte(start, at) | (_byte(start, at + 1) << 8)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the numbers with the indices `value` in a packed array of unsigned BITS-bit numbers, `at` bytes into the
-    block. The array has groups of GROUP bytes. Number i of a group is in byte i % GROUP, from bit BITS * (i // GROUP)
-    on."""
+    """Return the numbers `value` of a packed BITS-bit array at byte `at` of the block."""
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
 
 @triton.jit
 def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """Return the decoded value number `i` of the block at `start`, for a format KIND with 32 values in a block. If
-    LEAST, the block stores an offset, which is added."""
+    """Return the decoded value number `i` of a block of 32 values, plus the block's offset if LEAST."""
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -64,12 +59,7 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Return number `group` of the eight 6-bit numbers in a block's scales. `first` and `second` are offsets of four
-    bytes each.
-
-    Numbers 0 to 3 are the low six bits of the first bytes. Numbers 4 to 7 are split: their low four bits are in the
-    second bytes, from bit SHIFT on, and their high two bits are the top two bits of the first bytes.
-    """
+    """Return number `group` of eight 6-bit scales, of which the last four are split between two groups of bytes."""
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))
@@ -77,7 +67,7 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
 
 @triton.jit
 def _of_256(start, i, KIND: tl.constexpr):
-    """Return the decoded value number `i` of the block at `start`, for a format KIND with 256 values in a block."""
+    """Return the decoded value number `i` of a block of 256 values."""
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)
@@ -112,8 +102,7 @@ def _decode(
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """The kernel of `decode_blocks`. A block has VALUES values in NBYTES bytes. A program decodes AT_ONCE values, a
-    multiple of VALUES. If LEAST, a block of 32 values also stores an offset."""
+    """The kernel of `decode_blocks`. A program decodes AT_ONCE values, in blocks of VALUES values and NBYTES bytes."""
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)
     start = packed_ptr + first // VALUES * NBYTES + at // VALUES * NBYTES
@@ -123,8 +112,8 @@ def _decode(
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8) with the format `kind`, such
-    as "Q4_K". The bits are those of `quantized.ggml.decode`."""
+    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8) with a GGUF format such as
+    "Q4_K"."""
     count, block = math.prod(shape), BLOCKS[kind]
     out = torch.empty(shape, dtype=dtype, device=packed.device)
     at_once = math.gcd(count, DECODED_AT_ONCE)

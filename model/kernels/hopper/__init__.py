@@ -1,1 +1,1 @@
-"""The CUDA kernels for Hopper GPUs (compute capability 9.0), compiled by NVRTC at run time."""
+"""The CUDA kernels for Hopper GPUs, compiled by NVRTC at run time."""

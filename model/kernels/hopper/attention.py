@@ -1,4 +1,4 @@
-"""The launch of attention.cu: attention in float8_e4m3fn or bf16 on GPUs of compute capability 9.0."""
+"""The launch of attention.cu: attention in float8_e4m3fn or bf16 on Hopper GPUs."""
 
 from __future__ import annotations
 
@@ -15,28 +15,21 @@ from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""Constants that must have the same values in the CUDA sources.
-
-QUERIES: the number of queries in a tile.
-QUERY_TILES: the number of tiles of queries in shared memory.
-HEAD: the head size.
-ROW: the bytes of a row that TMA loads, for all operands except 8-bit v.
-VALUES_ROW: the bytes of a row that TMA loads, for 8-bit v.
-TURNED: the side of the blocks (tokens and channels) that the kernel `across` transposes.
-"""
+"""Constants of the CUDA sources: queries of a tile, query tiles of a thread block, head size. Then the bytes of a TMA
+row, those for 8-bit v, and the side of a transposed block."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
-"""Keys are split into at most MOST_PARTS parts. The split costs as much time as attention to PART_COST keys."""
+"""The most parts of the keys, and the cost of a split, as a number of keys."""
 
 
 class Configuration(NamedTuple):
     """The configuration of the attention kernel for one dtype of q, k and v.
 
-    name, bytes: the dtype's name in PTX, and the bytes of one number.
-    tile, stages: the number of keys in a tile, which is loaded in one step, and the number of such tiles in shared
-    memory.
-    scores: the number of bits in which attention scores are stored: 16 for fp16, 32 for fp32.
-    cluster: the number of thread blocks that share the loaded keys and values. 1 means that no blocks share them.
+    name, bytes: the dtype's name in PTX, and its size.
+    tile: the number of keys in a tile.
+    stages: the number of tiles in shared memory.
+    scores: the bits of an attention score.
+    cluster: the number of thread blocks that share loaded keys and values.
     """
 
     name: str
@@ -69,20 +62,11 @@ def attend(
     shares: Tensor | None = None,
     unlike: Tensor | None = None,
 ) -> Result:
-    """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`.
+    """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`. For `shares`
+    and `unlike` see attention/exact.py.
 
-    q, k, v: all bf16 or all float8_e4m3fn, with adjacent channels and a stride of a multiple of 16 bytes between
-    tokens. A float8_e4m3fn v is [heads*128, columns], made by `transpose`.
-    out: bf16, may be q; or, for float8_e4m3fn, an EightBit (8-bit values with a scale for each token).
-    scales: five tensors for float8_e4m3fn. The first three are the scales of q, k and v, fp32 [1] each. The fourth is
-    the values' mean, fp32 [heads*128], which is added to the result. The fifth is needed for an EightBit `out`: an
-    upper bound of the results, fp32 [1].
-    shares: fp32 [frames], 0 for each latent frame to attend to, -inf for the frames to ignore, which must be the last
-    frames. None means all frames.
-    unlike: for keys that end with equal keys and equal values, the index of the first equal key, int32 [1]. The kernel
-    then reads only one of the equal keys. None means that it reads all keys.
-
-    Raises RuntimeError if the driver reports an error.
+    v: the result of `transpose` for fp8.
+    scales: for fp8, the scales of q, k and v, v's mean, a bound of results.
     """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
@@ -104,12 +88,8 @@ def attend(
 
 
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the number of query tiles in the incomplete last round, rounded up to full clusters. Also return the
-    number of parts into which to split the keys for these tiles, so that they take the least time.
-
-    Each head has one tile for every QUERIES queries. In a round, each of the `blocks` thread blocks processes one tile
-    over all keys. In the last round only some blocks have a tile, so the keys are split among the blocks.
-    """
+    """Return the number of query tiles in the incomplete last round of thread blocks, and the number of parts into
+    which to split their keys."""
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 
@@ -120,18 +100,13 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 
 def _blocks(x: Tensor) -> int:
-    """Return the number of thread blocks to launch: one for each multiprocessor (SM). An odd number is rounded down,
-    because a cluster of the 8-bit kernel has two blocks."""
+    """Return the number of thread blocks to launch, an even number because a cluster has two."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
 def transpose(v: Tensor) -> Tensor:
-    """Return 8-bit values v [tokens, dim] as [dim, columns], in the layout that `attend` reads.
-
-    The number of columns is the number of tokens, rounded up to a multiple of TURNED; the added columns are zero. The
-    columns are also permuted: every 16 tokens are stored in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15 (see
-    values_across.cu).
-    """
+    """Return 8-bit values v [tokens, dim] as [dim, columns] in the order that `attend` reads. Columns of zeros fill the
+    last block."""
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
@@ -141,8 +116,8 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_transposed_`, and return `out`. The numbers of channels and of columns
-    must be multiples of 64."""
+    """Launch the kernel of `ops.scatter.scatter_transposed_`, and return `out`. Channels and columns must be multiples
+    of 64."""
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()

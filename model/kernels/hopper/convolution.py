@@ -1,5 +1,4 @@
-"""The launch of convolution.cu, for GPUs of compute capability 9.0: convolutions with a window of 3 x 3 pixels in three
-frames."""
+"""The launch of convolution.cu, for 3x3 convolutions over three frames on Hopper GPUs."""
 
 from __future__ import annotations
 
@@ -12,27 +11,17 @@ from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
-"""The tile sizes of convolution.cu. COLUMNS is inserted into the source; the others must equal its constants.
-
-A tile has `PIXELS` rows, one for each pixel, and `COLUMNS` output channels. Each of `STAGES` buffers in shared memory
-holds `CHANNELS` input channels of `LINE` rows, and their weights. `LINE` is `PIXELS` plus one neighbour on each side,
-rounded up to a multiple of 16.
-"""
+"""Constants of convolution.cu: output channels and pixels of a tile, input channels of a buffer, number of buffers,
+rows of a buffer."""
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""This kernel is used only if there are at least this many tiles per multiprocessor (SM). With fewer, many SMs would be
-idle."""
+"""The least number of tiles per multiprocessor (SM) with which this kernel is used."""
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Return whether this kernel supports a convolution, and has enough tiles to be the fastest kernel for frames of
-    `size` (height, width).
-
-    x is [rows, channels], `weight` has one row for each output channel, and `side` is the side of the window in pixels.
-    Supported are fp16, a side of 3, input channels in multiples of CHANNELS and output channels in multiples of
-    COLUMNS.
-    """
+    """Return whether this kernel supports a convolution, and has enough tiles to be the fastest kernel. `weight` has
+    one row for each output channel."""
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
     tiles = -(-(size[0] + 1) * (size[1] + 1) // PIXELS) * len(weight) // COLUMNS
@@ -42,13 +31,8 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Return a 3x3 convolution over three frames of the pool x [rows, channels], as [(height + 1) * (width + 1), out].
-
-    kernels/convolution.py describes pools and the layout of rows. `size` is the frames' (height, width). `slots` (int32
-    on the GPU) are the frames' slot numbers in the pool, the oldest first. `weight` is [out, 9 * 3 * channels], bias
-    [out]; `added` is added to the result. Raises RuntimeError if the driver reports an error, and OSError if NVRTC is
-    missing.
-    """
+    """Return a 3x3 convolution over three frames of the pool x [rows, channels], as rows [..., out]. `slots` has the
+    oldest frame first; `weight` is [out, 9 * 3 * channels]."""
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
     out, near = x.new_empty((height + 1) * (width + 1), out_channels), 2 * 3 * channels

@@ -1,4 +1,4 @@
-"""Helpers for the Hopper kernels: parts of their CUDA sources, and the tensor maps with which TMA loads operands."""
+"""CUDA source code, accuracy test and tensor maps (TMA descriptors) of the Hopper kernels."""
 
 from __future__ import annotations
 
@@ -16,23 +16,18 @@ from .nvrtc import check, driver
 
 ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
-"""Constants of cuda.h: `UINT8` of the enum CUtensorMapDataType, `PROMOTE_256` of CUtensorMapL2promotion."""
+"""Constants of cuda.h, of the enums CUtensorMapDataType and CUtensorMapL2promotion."""
 WORST_PROBE = 0.01
 """The relative RMS error below which a kernel passes `is_right`."""
 MOST_MAPS = 4096
-"""At most this many tensor maps are cached. Caching helps because tensors often get the addresses of earlier
-tensors."""
+"""The most tensor maps in the cache."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
-"""Constants of the enum CUtensorMapSwizzle in cuda.h, for rows of 32, 64 and 128 bytes in shared memory."""
+"""Constants of cuda.h (CUtensorMapSwizzle) for rows of 32, 64 and 128 bytes in shared memory."""
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether the result of a kernel, `made()`, has a relative RMS error below WORST_PROBE compared with `want`.
-
-    If the error is too large or `made` raises an exception, return False, and log a warning that other, slower kernels
-    are used. The warning begins with `what`, such as "attention is computed". Raises torch.OutOfMemoryError if memory
-    runs out.
-    """
+    """Return whether the result of `made()` has a relative RMS error below WORST_PROBE compared with `want`. Failures
+    are logged; the message begins with `what`."""
     try:
         error = ((made() - want).norm() / want.norm()).item()
     except torch.OutOfMemoryError:
@@ -46,8 +41,7 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 
 def source(name: str, **parts: str) -> str:
-    """Return a CUDA source: the header hopper.cuh, then the file `name`. The argument NAME in `parts` replaces each
-    @NAME@."""
+    """Return the CUDA source of the file `name` after hopper.cuh, with each @NAME@ replaced by the argument NAME."""
     program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
         program = program.replace(f"@{part}@", given)
@@ -60,12 +54,11 @@ def text(name: str) -> str:
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that multiplies 64 rows (a) by `columns` columns (b). Rows
-    and columns are 32 bytes long, in shared memory. The product is added to d, or overwrites d if `adds` is False.
+    """Return the source of a CUDA function `name`(d, a, b) that multiplies 64 rows by `columns` columns in shared
+    memory.
 
-    `dtype` is the operands' name in PTX and the bytes of a number. `given` is the constraint of d in inline assembly,
-    two characters. The first is "+" to read and write d, or "=" to overwrite it. The second is "f" for fp32, or "r" for
-    two fp16 numbers in a register.
+    dtype: the operands' PTX name and size in bytes.
+    given: the inline-assembly constraint of d.
     """
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
@@ -78,9 +71,8 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d in fp32. The product is that of 64
-    rows (a, in registers) and `columns` columns (b, in shared memory), both 32 bytes long. `dtype` is the operands'
-    name in PTX and the bytes of a number. If a number has two bytes, the wgmma instruction also transposes b."""
+    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d. The factors are 64 rows in
+    registers and `columns` columns in shared memory."""
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
@@ -105,13 +97,10 @@ def _each(given: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return a tensor map (TMA descriptor), a struct of 128 bytes with which TMA loads boxes (blocks) of a matrix x
-    [rows, columns]. Elements outside the matrix are loaded as 0.
+    """Return a tensor map (TMA descriptor) with which TMA loads boxes of a matrix x [rows, columns].
 
-    box: the size of a box: the bytes of a row, and the number of rows.
-    swizzle: one of the SWIZZLE constants.
-    shape, strides: the dimensions of a map with more than two, innermost first. `shape` starts with the bytes of a row.
-    `strides` are in bytes and omit the innermost, which is contiguous. By default both follow from x.
+    box: the bytes of a row, and the number of rows.
+    shape, strides: of a map with more than two dimensions, innermost first.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
@@ -121,8 +110,6 @@ def tensor_map(
 def _encoded(
     address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map for the matrix at `address`. The map may be cached, because it does not depend on the
-    matrix's values."""
     made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
     at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver requires a multiple of 64
     check(

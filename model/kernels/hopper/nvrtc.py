@@ -1,5 +1,4 @@
-"""CUDA kernels for instructions that Triton does not offer. torch's copy of NVRTC compiles them, and the CUDA driver
-launches them on torch's current stream. A CUDA graph may record them."""
+"""CUDA kernels, compiled by torch's copy of NVRTC and launched by the CUDA driver on torch's current stream."""
 
 from __future__ import annotations
 
@@ -16,11 +15,10 @@ import torch
 from torch import Tensor
 
 DYNAMIC_SHARED_BYTES = 8
-"""The constant CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
 _COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
-"""An argument of a kernel. A tensor is passed as its address and None as a null pointer. An int or a struct is passed
-by value."""
+"""A kernel's argument: a tensor's address, an int or struct by value, or None as a null pointer."""
 
 
 class Launch(NamedTuple):
@@ -35,15 +33,15 @@ class CudaKernel:
     """A kernel function in a compiled CUDA module, on one device."""
 
     def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
-        """Look up the function `name` in a loaded module. A launch may use at most `shared` bytes of dynamic shared
-        memory. Raises RuntimeError if the driver reports an error."""
+        """Look up the function `name`. `shared` is the most dynamic shared memory of a launch, in bytes. Raise
+        RuntimeError if the driver fails."""
         self._function = ctypes.c_void_p()
         check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
         check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
 
     def __call__(self, launch: Launch, *arguments: Argument) -> None:
-        """Launch the kernel on torch's current stream. The current device must be the kernel's. Raises RuntimeError if
-        the driver reports an error."""
+        """Launch the kernel on torch's current stream of the kernel's device. Raise RuntimeError if the driver
+        fails."""
         values = [_value(each) for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -64,8 +62,7 @@ def _value(argument: Argument) -> Any:
 
 
 def check(result: int, what: str) -> None:
-    """Raise RuntimeError if `result`, a status code of the driver or NVRTC, is not 0. `what` is the called function's
-    name."""
+    """Raise RuntimeError, naming the called function `what`, if a status code is not 0."""
     if result:
         raise RuntimeError(f"{what}: error {result}")
 
@@ -76,12 +73,8 @@ def driver() -> ctypes.CDLL:
 
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
-    """Compile CUDA source code for an `architecture` such as "sm_90a", and load it on the current device for the rest
-    of the process. Return the loaded module.
-
-    Raises OSError if NVRTC is missing. Raises RuntimeError if the source does not compile (with the compiler's log) or
-    the driver reports an error.
-    """
+    """Compile CUDA source code for an architecture such as "sm_90a", and return it as a module on the current device.
+    Raise RuntimeError or OSError if that fails."""
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
     check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
@@ -89,11 +82,8 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """Return the machine code of a CUDA source for an `architecture` such as "sm_90a". No GPU is needed.
-
-    Compilation takes half a second, and only one thread compiles at a time. The result is cached. Raises RuntimeError
-    with the compiler's log if the source does not compile, or OSError if NVRTC is missing.
-    """
+    """Return the machine code of a CUDA source, without a GPU. Raise RuntimeError with the compiler's log, or OSError
+    if NVRTC is missing."""
     with _COMPILING:
         return _compiled(source, architecture)
 
