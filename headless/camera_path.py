@@ -15,12 +15,8 @@ from .options import CAMERAS, GenerateOptions
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none is set. The path has W,
-    A, S, D flags only if the checkpoint takes them.
-
-    Raises InputError if several of the options are set. Raises CameraError for an invalid path, for a checkpoint
-    without camera layers, and for a `preset` if the checkpoint needs W, A, S, D flags.
-    """
+    """Return the camera path that the options name, or None. Raises InputError for several paths, and CameraError for
+    an invalid path or one that does not suit the checkpoint."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -41,12 +37,8 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Return the poses in the folder `path`. If they seem to follow another matrix convention, the result's notes
-    contain a warning.
-
-    Raises CameraError for an invalid folder, and for a file in another camera format. In the second case the message
-    names the command that converts the file. `actions`: whether to read action.npy, the W, A, S, D flags.
-    """
+    """Read a pose folder. The result's notes warn of a doubtful matrix convention. `actions`: whether to read
+    action.npy."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
@@ -63,10 +55,6 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def make_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return the camera path that `text` describes. Raises CameraError for an invalid text.
-
-    If `kind` is "keys", `text` lists keyboard keys with the number of frames for which each is held, such as
-    "w-10,iw-15". These numbers set the length, and `frames` is ignored. If `kind` is "preset", `text` is the name of a
-    move, and the path has `frames` poses, rounded up to 4n+1.
-    """
+    """Return the path of a key script such as "w-10,iw-15" (kind "keys"), or of a preset move with `frames` poses,
+    rounded up to 4n+1. Raises CameraError for an invalid `text`."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)

@@ -1,5 +1,4 @@
-"""Checks of a run's options before weights are loaded, for every kind of model, and Plan, the base class of a checked
-run."""
+"""The checks of a run's options before weights are loaded, and Plan, the base class of a checked run."""
 
 import math
 import re
@@ -29,16 +28,14 @@ from .options import CHOICES, GenerateOptions
 from .prompt_cache import EmbeddingCache
 
 MOST_FPS = 1000
-"""A run's frame rate is at most this many frames per second, because no player supports more."""
+"""The highest frame rate of a run, because no player supports more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
     """The options of a run and its open files, except the transformer's. Weights are memory-mapped.
 
-    tokenizer: the tokenizer, or only its path if `prompt_cache` has the prompt's embedding.
-    prompt_cache: the cache of prompt embeddings.
-    target: the output.
+    tokenizer: only its path if `prompt_cache` has the prompt's embedding.
     """
 
     options: GenerateOptions
@@ -53,7 +50,7 @@ class RunInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(RunInputs):
-    """A run with checked options: the input files are open and fit each other, and the output can be written.
+    """A run with checked options, open inputs and a writable output.
 
     frame: the first frame, float32 [3, H, W], from -1 to 1.
     notes: messages for the user.
@@ -70,23 +67,21 @@ class Plan(RunInputs):
 
     @property
     def prompts_by_chunk(self) -> tuple[tuple[int, str], ...]:
-        """The prompts of the run, each as (index of the first chunk with the prompt, text)."""
+        """The prompts, each as (index of the first chunk with the prompt, text)."""
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the number formats of a forward that `processes` processes compute together: the dtype, the format of
-        matrix products, and the attention mode."""
+        """Return the number formats of a forward that `processes` processes compute together."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
     @property
     def memory_options(self) -> MemoryWishes:
-        """The user's options about memory."""
         return MemoryWishes(**{field.name: getattr(self.options, field.name) for field in fields(MemoryWishes)})
 
     @property
     def cells(self) -> tuple[int, int]:
-        """The height and width of the latent, in latent pixels."""
+        """The height and width of the latent."""
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
@@ -95,13 +90,8 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype in which the VAE decodes frames, or None for fp32. Several processes, each of which decodes
-        a stripe of every frame, ignore this dtype and use fp32.
-
-        If the option `vae_dtype` is "auto", the dtype is fp16 on GPUs with matrix instructions for fp16, else None. The
-        accuracy is then similar to that of the official code, in which fp32 convolutions run in TF32 on recent NVIDIA
-        GPUs: the mantissas of TF32 and fp16 have the same length.
-        """
+        """The 16-bit dtype in which a single process decodes frames, or None for fp32. By default fp16 on GPUs with
+        fp16 matrix instructions."""
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)
@@ -109,13 +99,13 @@ class Plan(RunInputs):
 
 
 def pluralize(count: int, thing: str) -> str:
-    """Return a count with its noun `thing` (singular), such as `1 step` or `2 steps`."""
+    """Return a count and its noun, such as "1 step" or "2 steps". `thing`: the singular."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if one of the options `names` differs from its default. `reason` is the part of the message that
-    gives the reason why the model does not use the option."""
+    """Raise InputError if one of the options `names` differs from its default. `reason`: why the model does not use the
+    option, for the message."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -123,13 +113,8 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
-    """Raise InputError in these cases:
-
-    - an option is outside its choices or its range;
-    - a LoRA has no weight file, or its strength is not finite;
-    - only one of `width` and `height` is set;
-    - `noise_device` is "cuda", but no GPU is available.
-    """
+    """Raise InputError if an option's value is outside its choices or range, or does not suit another option or this
+    machine."""
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):
@@ -160,15 +145,8 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the video's size and length. `n_poses` is the number of camera poses, or None without a camera path.
-
-    The size is `width` and `height` if set. Otherwise it has the aspect ratio of `image` [H, W, 3] and at most
-    `max_area` pixels. The length is `frame_num` frames, or `n_poses` if that is less, rounded down to full chunks of
-    `chunk` latent frames.
-
-    Raises InputError for an invalid size or area. Raises CameraError for fewer than five poses, and if the frames do
-    not fill a chunk.
-    """
+    """Return the size and length of the video of `image`, [H, W, 3]. `n_poses`: None without a camera path. Raises
+    InputError for an invalid size, and CameraError for too few poses or frames."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -176,12 +154,8 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note with the name and strength of each LoRA. A LoRA that is set several times gets one note, with the
-    count.
-
-    If `two_experts` is true (the base model), further notes follow. They warn of each LoRA with an expert ("high" or
-    "low") in its file name while the user did not restrict the LoRA to this expert.
-    """
+    """Return a note on each LoRA. `two_experts`: whether to warn of LoRAs that are named for one expert but apply to
+    both."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora
@@ -205,13 +179,8 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return a warning for each of these cases; `guided` is True if the model uses the negative prompt:
-
-    - The prompt is empty or looks like a file's name.
-    - A negative prompt is set, but the model is not guided.
-    - The prompt and the negative prompt are equal.
-    - The guidance scale is 0, so that only the negative prompt has an effect.
-    """
+    """Return warnings about doubtful prompts and useless guidance. `guided`: whether the model uses the negative
+    prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")
@@ -225,8 +194,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def length_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return the notes of the camera path, if there is one. A last note follows if the video has fewer frames than
-    `frame_num`, with the reason: the camera path is short, or frames come in 4n+1."""
+    """Return the camera path's notes, and a note if the video has fewer frames than `frame_num`."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

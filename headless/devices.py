@@ -1,4 +1,4 @@
-"""The devices of a run: the device that its options name, and the device that decodes frames."""
+"""The devices of a run: one that computes, and one that decodes frames."""
 
 import logging
 from functools import cache
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def find_device(name: str | None) -> torch.device:
-    """Return the torch device `name`; None means the GPU, or without a GPU the CPU. Raises InputError if torch cannot
+    """Return the torch device `name`; None means the GPU, or the CPU without a GPU. Raises InputError if torch cannot
     use the device."""
     if name is None:
         if torch.cuda.is_available():
@@ -47,9 +47,8 @@ def _warn_of_cpu_build() -> None:
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames: `device` if `name` is None, else the CUDA GPU `name`, such as "cuda:1".
-    Raises InputError if `name` is not a CUDA GPU of this machine, or is `device` itself, or if `device` is not a CUDA
-    GPU."""
+    """Return the device that decodes frames: `device` if `name` is None, else the CUDA GPU `name`. Raises InputError if
+    `name` is not another CUDA GPU than `device`."""
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()

@@ -44,7 +44,7 @@ from .rollout_plan import RolloutPlan, plan_causal
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingPlan(Plan):
-    """The plan of a run with the base model, which has a high-noise and a low-noise expert."""
+    """The plan of a run with the base model, which has two experts."""
 
     experts: PerExpert[Checkpoint]
     camera: PoseFolder | None
@@ -52,7 +52,7 @@ class SamplingPlan(Plan):
 
     @property
     def config(self) -> ModelConfig:
-        """The model's configuration, which both experts share."""
+        """The configuration, which both experts share."""
         return self.experts.high.config
 
     @property
@@ -61,8 +61,8 @@ class SamplingPlan(Plan):
         return checks.pluralize(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the sizes and settings that determine how much memory the denoising steps need. `together`: how
-        several processes share a forward."""
+        """Return the sizes and settings that determine the denoising steps' memory. `together`: how several processes
+        share a forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -77,7 +77,7 @@ class SamplingPlan(Plan):
 
     @property
     def guided(self) -> bool:
-        """Whether the model uses guidance, and therefore the negative prompt."""
+        """Whether the model uses the negative prompt."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
@@ -85,11 +85,8 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def set_threads(plan: AnyPlan) -> str:
-    """Set torch's number of threads for a run on a CPU, and return a note about it for the user, from `use_idle_cores`.
-
-    A run that continues a state uses the state's number of threads, because another number would add in another order
-    and round differently. For any other run, `use_idle_cores` chooses the number.
-    """
+    """Set torch's number of threads for a run on a CPU, and return a note for the user. A continued state sets its
+    number, because another number would round differently."""
     geometry, state = plan.geometry, None
     if isinstance(plan, RolloutPlan):
         geometry, state = plan.chunk_geometry, plan.spec.state
@@ -100,11 +97,7 @@ def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
     """Check the options, open all files, and return the plan. Raises a LingBotError for the first invalid option or
-    file. Small files are opened first, so that most errors come early.
-
-    `open_file(opener, path, *loras)` opens a file. The default calls `opener(path, *loras)`; another function may
-    return the cached result of an equal call.
-    """
+    file. `open_file(opener, path, *loras)` may return a cached result."""
     options = with_state(options)
     checks.check_settings(options)
     device = find_device(options.device)
@@ -155,11 +148,8 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return a copy of the options in which `continue_from` is the file of a saved state. If it was a walk's folder,
-    this is the state in that folder. An empty prompt becomes the state's last prompt.
-
-    If `continue_from` is None, return the options unchanged. Raises InputError for an invalid state.
-    """
+    """Return the options with `continue_from` as the file of a state, and an empty prompt replaced by the state's.
+    Raises InputError for an invalid state."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

@@ -1,4 +1,4 @@
-"""The preparation of a causal run: encoding of the prompts and the image, and loading of the decoder and the model."""
+"""The preparation of a causal run: encoding of prompts and image, and loading of decoder and model."""
 
 import logging
 import threading
@@ -36,13 +36,9 @@ SETTLING = 500_000_000
 class SharedInputs(NamedTuple):
     """The inputs of a causal run that all its chunks share.
 
-    memory: where weights, keys and values, and caches are stored.
-    contexts: the prompts' embeddings, [1, L, D] each: of the first prompt, of the negative prompt if the model is
-        guided, and of later prompts.
-    image: the latent [1, 16, n, h, w] of the start image followed by grey frames, on the CPU. It is None except in the
-        first process.
-    decoder: the VAE decoder, or None in processes that do not decode.
-    model: the model, on the run's device.
+    contexts: embeddings [1, L, D]: first prompt, negative prompt if guided, later prompts.
+    image: the first frame's latent, [1, 16, n, h, w]; first process only.
+    decoder: None in processes that do not decode.
     """
 
     memory: RolloutMemory
@@ -53,11 +49,8 @@ class SharedInputs(NamedTuple):
 
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> SharedInputs:
-    """Return the inputs that all chunks of a run share. `prompts()` returns the prompts' embeddings.
-
-    Each process loads its own model. The text encoder, the VAE encoder and the model use the GPU at the same time if
-    memory is large enough, else one after the other. Raises InputError if memory is too small.
-    """
+    """Return the inputs that all chunks of a run share. `prompts()` returns the prompts' embeddings. Raises InputError
+    if memory is too small."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _plan_together(plan, planner, free, run)
@@ -81,12 +74,8 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _prepare_together(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> SharedInputs:
-    """Return the inputs that all chunks share. This thread encodes the prompts while other threads load the model and
-    encode the image.
-
-    If `image_too` is false, memory is too small for both encoders at the same time. The prompts are then encoded after
-    the image. After an error, the threads stop at their next progress update, within about 0.1 s.
-    """
+    """Load the model and encode image and prompts in parallel. `image_too`: whether memory holds both encoders at the
+    same time."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Background(run.stages, gpu) as background:
         loading = background.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -102,8 +91,7 @@ def _prepare_together(
 
 
 class _Background(AbstractContextManager["_Background"]):
-    """A context with two background threads. When the context ends, it waits for both threads. To end soon, each thread
-    stops at its next progress update. `gpu`: the index of the threads' CUDA device, or None on a CPU."""
+    """Two background threads. At the context's end they stop at their next progress update."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -114,11 +102,8 @@ class _Background(AbstractContextManager["_Background"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, task: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `task(progress)` in a thread, and return a function `result()`.
-
-        `result()` waits for the task, and returns its result or raises its error. Its first call also begins the
-        display of the `stage`, with progress counted in `unit`. Progress before this call is not shown.
-        """
+        """Start `task(progress)` in a thread. Return a function that displays its progress, waits, and returns its
+        result."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
@@ -145,23 +130,15 @@ class _Background(AbstractContextManager["_Background"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the free memory of the GPU and of the host in bytes. Each is the minimum over all processes, so that all
-    processes make the same choices."""
+    """Return the minimum free memory over all processes, so that all of them make the same choices."""
     return Free(processes.minimum(free_memory(plan.device)), processes.minimum(available_host_memory()))
 
 
 def _plan_together(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan with the whole model on the GPU, whether both encoders fit next to the model at the same
-    time).
-
-    The result is (None, False) in these cases:
-
-    - The device is a CPU, or the weights are sharded.
-    - The GPU has too little memory for the whole model and one encoder.
-    - The GPU has too little memory for the whole model and the chunks.
-    """
+    """Return (memory plan, whether both encoders fit at once), or (None, False) if model and encoders cannot share the
+    GPU."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -177,20 +154,15 @@ def _plan_together(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode. Each of them decodes a stripe of every frame. If the VAE decodes in tiles, only
-    the first process decodes, and the result is ALONE."""
+    """Return the processes that decode a stripe of every frame, or ALONE if the VAE decodes in tiles."""
     return ALONE if memory.vae_tiling else processes
 
 
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return (latent of the image, decoder). The latent, [1, 16, n, h, w] on the CPU, is None except in the first
-    process. The decoder is None in processes that do not decode.
-
-    `alone`: whether no other model uses the GPU. If it is true, the image is encoded in tiles when memory is short. If
-    it is false, only the option `vae_tiling` selects tiles.
-    """
+    """Return the image's latent (first process only) and the decoder (decoding processes only). `alone`: no other model
+    uses the GPU."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

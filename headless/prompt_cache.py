@@ -1,6 +1,4 @@
-"""A cache of recent prompts' embeddings on the disk. A run with a cached prompt needs no text encoder (11 GB). The
-environment variable LINGBOT_WORLD_PROMPTS names the cache's folder, by default in the user's cache folder; an empty
-value disables the cache."""
+"""A cache of prompt embeddings on the disk, in the folder that LINGBOT_WORLD_PROMPTS names."""
 
 from __future__ import annotations
 
@@ -18,11 +16,9 @@ from ..model.choice.kept import in_user_cache
 from ..outputs import written_whole
 
 MOST_PROMPTS = 64
-"""At most this many embeddings are cached. If there are more, the least recently used ones are deleted. An embedding
-takes 16 KiB per token, so 64 prompts of 60 tokens take about 60 MB."""
+"""The most embeddings in the cache. The least recently used ones are deleted."""
 VERSION = 1
-"""The version of the method that computes embeddings. Embeddings that were cached with another version are not
-found."""
+"""The version of the method that computes embeddings. Embeddings of other versions are not found."""
 EMBEDDING = "embedding"
 
 
@@ -30,7 +26,7 @@ EMBEDDING = "embedding"
 class EmbeddingCache:
     """The cached embeddings of one text encoder with one tokenizer, dtype and device type.
 
-    folder: the cache's folder; None disables the cache.
+    folder: None disables the cache.
     encoder_id: a text that identifies encoder, tokenizer, dtype and device type.
     """
 
@@ -39,8 +35,8 @@ class EmbeddingCache:
 
     @classmethod
     def for_encoder(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> EmbeddingCache:
-        """Return the cache for a text encoder and a tokenizer. `encoder`, `tokenizer`: a file or a folder each. If the
-        path, size or modification time of a file changes, embeddings that were cached before become unreachable."""
+        """Return the cache for a text encoder and a tokenizer, each a file or a folder. A change of their files
+        invalidates earlier embeddings."""
         words = [VERSION, file_stamps(encoder), file_stamps(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
@@ -49,8 +45,7 @@ class EmbeddingCache:
         return file is not None and file.is_file()
 
     def find(self, text: str) -> Tensor | None:
-        """Return a prompt's embedding, float32 [1, L, D] on the CPU, or None if the embedding is not cached or cannot
-        be read."""
+        """Return a prompt's embedding, float32 [1, L, D] on the CPU, or None if the cache has none that can be read."""
         from safetensors.torch import load_file
 
         file = self._file(text)
@@ -84,12 +79,11 @@ class EmbeddingCache:
 
 
 NO_CACHE = EmbeddingCache(None, "")
-"""A disabled cache: it finds no embedding and saves none."""
+"""A disabled cache."""
 
 
 def file_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Return (path, size in bytes, modification time in ns) of a file, or of each file in a folder and its
-    subfolders."""
+    """Return (path, size in bytes, modification time in ns) of a file, or of each file below a folder."""
     path = path.resolve()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

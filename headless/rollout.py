@@ -28,23 +28,14 @@ from .stages import DECODE_AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
-"""The state is saved when a chunk is written, but at most once in this many seconds. A killed run therefore loses about
-a minute of its work."""
+"""The least number of seconds between two savings of the state."""
 
 
 def run_causal(
     plan: RolloutPlan, prompts: Callable[[], list[Tensor]], noise: Tensor, generator: torch.Generator, run: RunContext
 ) -> Path:
-    """Make the video of a causal model, and return its path. Raises InputError if memory is too small.
-
-    prompts: a function that returns the prompts' embeddings, [1, L, D] each.
-    noise: the initial noise [1, 16, f, h, w].
-    generator: draws the noise that is added between denoising steps.
-
-    Several processes compute each forward together. Each of them decodes a stripe of the frames, except that one
-    process decodes alone if the VAE decodes in tiles. If the run ends early, the video and the saved state of the
-    finished chunks remain.
-    """
+    """Make a causal model's video and return its path. `prompts()` returns embeddings, [1, L, D] each. `noise`: [1, 16,
+    f, h, w]. `generator`: draws the noise between steps. Raises InputError if memory is too small."""
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
     image = processes.share(image, 0)
@@ -89,16 +80,7 @@ def run_causal(
 
 
 def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Make the video chunk by chunk and write it. Only the first process calls this function.
-
-    made: the decoder of the chunks.
-    latents: the chunks.
-    save: a function that writes the saved state. It is called at most once in SECONDS_BETWEEN_STATES.
-
-    After Ctrl-C the end of the file is still written, so that the video can be played. If a single process decodes, the
-    last finished chunk is written too. A further Ctrl-C is delayed until then. It is not delayed if the output is a
-    pipe, because the pipe's reader may have stopped.
-    """
+    """Write the video chunk by chunk. A second Ctrl-C waits until the file is complete, except on a pipe."""
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else DelayInterrupts()
     with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:
@@ -119,11 +101,8 @@ def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, 
 
 
 class _ChunkDecoder:
-    """The decoder of a run's chunks. `decoding`: the processes that decode, each a stripe of every frame.
-
-    `written` is a function that returns how many chunks have been written to the video. A saved state must not have
-    more chunks than that. Otherwise a run that continues the state would leave a gap in the video.
-    """
+    """The decoder of a run's chunks. `written()`: the number of chunks in the video, which a saved state must not
+    exceed."""
 
     progress: Progress
 
@@ -137,9 +116,7 @@ class _ChunkDecoder:
         self.delivery = Delivery(self._deliver)
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Make all chunks: take each from `latents` and decode it. In the first process, call `write(frames)` with each
-        chunk's frames, uint8 [F, H, W, 3]. If a single process decodes, a finished chunk is still written after an
-        interrupt."""
+        """Decode all chunks. In the first process, call `write` with each chunk's frames, uint8 [F, H, W, 3]."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
@@ -154,12 +131,8 @@ class _ChunkDecoder:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Restore the cached keys and values and the decoder's state if the run continues a saved state, else do
-        nothing.
-
-        `latents` yields the state's chunks first. For each of them the model computes one forward, which fills the
-        cache. Then the last ones are decoded again, which restores the decoder's state.
-        """
+        """Fill the model's cache and the decoder's state from a continued state's chunks, which `latents` yields
+        first."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -182,8 +155,8 @@ class _ChunkDecoder:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return a chunk's `frames`, or None in a process that does not decode. If the frames are wrong because a value
-        in the VAE was too large for fp16, decode the chunk `latent` again in fp32, and return these frames."""
+        """Return `frames`, decoded again in fp32 if a value overflowed fp16, or None in a process that does not
+        decode."""
         if self._decoder is None:
             return None
         try:
@@ -195,8 +168,7 @@ class _ChunkDecoder:
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Replace the decoder by a decoder in fp32, which works in tiles if memory is short. Then decode the last
-        chunks again, to restore the decoder's state. `reason`: the message of the error, for the log."""
+        """Replace the decoder by one in fp32, and decode the last chunks again to restore its state."""
         log.warning(DECODE_AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
@@ -206,15 +178,13 @@ class _ChunkDecoder:
         self._show([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
-        """Decode chunks, and discard their frames, to restore the decoder's state."""
+        """Decode chunks to restore the decoder's state, and discard their frames."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
 
 
 def _finish_or_log(delivery: Delivery) -> None:
-    """Deliver the last finished chunk to the writer after an error. If the delivery fails too, only log its error, so
-    that the run ends with the first error."""
     try:
         delivery.finish()
     except Exception as reason:

@@ -1,5 +1,4 @@
-"""The plan of a run with a causal model (LingBot-World Fast or 2.0): the user's options, the opened files, and a
-RolloutSpec, which describes the video to the engine."""
+"""The plan of a run with a causal model (LingBot-World Fast or 2.0)."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +32,11 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """The plan of a run with a causal model. `spec`: the engine's description of the video. `prompts`: the prompts,
-    each as (index of the first chunk with the prompt, text)."""
+    """The plan of a run with a causal model.
+
+    spec: the engine's description of the video.
+    prompts: each as (index of the first chunk with the prompt, text).
+    """
 
     checkpoint: Checkpoint
     spec: RolloutSpec
@@ -63,17 +65,15 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """The geometry of one chunk, which the VAE decodes in one piece."""
+        """The geometry of one chunk."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the saved state that this run continues, or 0 for a new video. PNG files are numbered
-        from this number on."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
-        """Return the memory planner of the run. `processes`: the number of processes that compute the run together."""
+        """Return the memory planner of the run, which `processes` processes compute together."""
         spec = self.spec
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
@@ -85,8 +85,8 @@ class RolloutPlan(Plan):
 
 
 def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
-    """Return the plan of a run with a causal model. `image`: uint8 [H, W, 3], or None if the run continues a saved
-    state. Raises a LingBotError for options that do not fit the model."""
+    """Return the plan of a run with a causal model. `image`: uint8 [H, W, 3], or None for a continued state. Raises a
+    LingBotError for options that do not fit the model."""
     options, release = inputs.options, checkpoint.release
     assert release is not None  # a causal model has a release
     if release.guided:
@@ -126,17 +126,8 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Check that the run's state can be written to the file `saved`. `target`: the video's output. Raises InputError in
-    these cases:
-
-    - `saved` is a folder or the start image.
-    - `saved` is the video's file, or the copy of it that can be played during the run.
-    - `saved` cannot be written.
-    - `saved` exists, and the option `overwrite` is not set.
-    - `saved` exists and is neither a saved state nor empty, even if `overwrite` is set.
-
-    The last two do not apply to the state that the run continues: the new state may replace it.
-    """
+    """Raise InputError if the run's state cannot or must not be written to the file `saved`. `target`: the video's
+    output."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.playable_copy.absolute()):
@@ -190,12 +181,7 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the first frame, float32 [3, H, W]: the image, resized to the video's size. Return None without an image,
-    and for a run that continues a `state`, because the state has the first frame.
-
-    Raises InputError for an invalid size, and if the requested size differs from the state's. Raises CameraError if the
-    video is shorter than a chunk of `chunk` latent frames.
-    """
+    """Return the image, resized to float32 [3, H, W], or None without an image or for a continued state."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -207,8 +193,7 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 def _prompts_by_chunk(
     options: GenerateOptions, spec: RolloutSpec
 ) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return (prompts, notes). Each prompt is (index of the first chunk with the prompt, text). A note lists the events
-    that have no start time, and thus no effect. Raises InputError for an invalid file of events."""
+    """Return the prompts, each as (index of its first chunk, text), and a note about events without a start."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

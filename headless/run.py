@@ -1,4 +1,4 @@
-"""One run of a model, which makes a video: `generate` makes it from options, and `run` from a checked plan."""
+"""The run of a model: `generate` makes a video from options, and `run` from a checked plan."""
 
 import os
 import secrets
@@ -36,12 +36,11 @@ from .stages import RunContext, condition_on_image, conditioning, draw_noise, en
 class Result:
     """The result of a run.
 
-    path: the video file or the folder of PNG files; None if `output` was None.
+    path: the video file or PNG folder; None if `output` was None.
     seed: the seed of the noise.
     stages: the time and memory of each stage.
-    model_steps: the number of steps that the base model computed, without the extrapolated ones (see
-        `reuse_threshold`). It is 0 for a causal model.
-    frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
+    model_steps: the steps that the base model computed, not extrapolated; else 0.
+    frames: the video, uint8 [F, H, W, 3], if `output` was None.
     """
 
     path: Path | None
@@ -59,23 +58,20 @@ def generate(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Result:
-    """Make a video and return its Result. Raises a LingBotError for invalid `options` before weights are loaded.
+    """Make a video and return its Result. Raises a LingBotError for invalid `options` before weights are loaded. After
+    a cancelled causal run, the finished chunks remain.
 
     show: show(name, unit) returns a context manager for each stage's progress display.
-    on_progress: called as on_progress(done, total). It counts the steps of the base model. For a causal model it counts
-        frames, after each chunk.
-    cancel: called at each progress update. If it returns true, the run ends with CancelledError.
-
-    After a cancelled causal run, the video of the finished chunks remains. With `save_state`, their state remains too.
+    on_progress: called as on_progress(done, total): base model's steps, or causal model's frames.
+    cancel: called at each progress update; if true, the run raises CancelledError.
     """
     plan = make_plan(options)
     return run(plan, with_callbacks(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
-    """Run a plan and return its Result. If several `processes` make the video together, each of them must call this
-    function with a plan of the same options. Raises a LingBotError if GPU memory is too small or an output cannot be
-    written."""
+    """Run a plan and return its Result. Each of several `processes` must call this function with equal options. Raises
+    a LingBotError if memory runs out or an output cannot be written."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -96,9 +92,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return a copy of the plan that writes a record of the run (version, seed, options and hashes of input files) into
-    the video's metadata. If no file is written, or the environment variable LINGBOT_WORLD_RECORD is empty, return the
-    plan unchanged."""
+    """Return a copy of the plan that records the run in the video's metadata, or the plan itself if recording is
+    off."""
     if plan.target.in_memory is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
@@ -106,8 +101,8 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
 
 @contextmanager
 def lock_outputs(plan: AnyPlan) -> Iterator[None]:
-    """Lock a plan's output files within this context. Raises InputError if another run has locked one of them. Without
-    `overwrite`, also raise InputError if another run has written one of them since the plan was made."""
+    """Lock a plan's output files within this context. Raises InputError if one is locked, or has appeared since the
+    plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
     with plan.target.lock(), nullcontext() if state is None else lock_output(Path(state)):
@@ -119,8 +114,7 @@ def lock_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Lock the output files within this context (see `lock_outputs`). Only the first process locks them, but all
-    processes raise its InputError."""
+    """Lock the outputs in the first process. All processes raise its InputError."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -134,19 +128,13 @@ def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return how the processes share each forward (see `Processes.divide`). Every process must call this function.
-    Raises InputError if the number of processes does not suit the model."""
+    """Return how the processes share each forward. Every process must call this function. Raises InputError if their
+    number does not suit the model."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
-    """Run all stages and return the path of the video. For a causal model see `run_causal`.
-
-    For the base model, each stage frees its models before the next stage begins. With several processes, the second one
-    encodes the image while the first one encodes the prompts. `reuse`: the rule that decides which steps of the base
-    model are extrapolated.
-    """
     together = share_forward(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))
@@ -167,8 +155,7 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
 
 
 def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
-    """Return the prompts' embeddings, [1, L, D] each, in the process that encodes them (the first). Return None in
-    other processes."""
+    """Return the prompts' embeddings in the first process, and None in others."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):
             return None

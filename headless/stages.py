@@ -1,4 +1,4 @@
-"""The stages of a run with the base model: encoding of prompts and image, sampling with both experts, decoding."""
+"""The stages of a run with the base model: encoding, sampling with both experts, and decoding."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -28,16 +28,14 @@ from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
 DECODE_AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
-"""The warning that is logged if a value in the VAE is too large for fp16. %s stands for the error's message."""
+"""The warning after an overflow in the VAE's fp16. %s: the error's message."""
 
 
 @dataclass(frozen=True)
 class RunContext:
     """The context in which a run's stages are computed.
 
-    stages: the recorder of each stage's time and memory.
-    processes: the processes that make the video together.
-    together: how these processes share each forward.
+    together: how the processes share each forward.
     """
 
     stages: StageRecorder
@@ -46,8 +44,7 @@ class RunContext:
 
 
 def texts_of(plan: AnyPlan) -> list[str]:
-    """Return the texts that a run encodes: the first prompt, the negative prompt if the model is guided, and the
-    prompts of later chunks."""
+    """Return the first prompt, the negative prompt if the model is guided, and the prompts of later chunks."""
     first, *later = [text for _, text in plan.prompts_by_chunk]
     if not plan.guided:
         return [first, *later]
@@ -55,7 +52,7 @@ def texts_of(plan: AnyPlan) -> list[str]:
 
 
 def truncation_warnings(plan: AnyPlan) -> list[str]:
-    """Return a warning for each prompt that is truncated because it has more tokens than the text encoder accepts."""
+    """Return a warning for each prompt with more tokens than the text encoder accepts."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
     for prompt in texts_of(plan):
@@ -64,9 +61,8 @@ def truncation_warnings(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Return each prompt's embedding, float32 [1, L, D] on the plan's device, from the plan's cache if possible. New
-    embeddings are added to the cache. If one of the new prompts is truncated, a warning is logged and none is added, so
-    that later runs repeat the warning."""
+    """Return the prompts' embeddings, float32 [1, L, D] each, on the plan's device. New ones are cached, unless a
+    prompt is truncated. A truncated prompt logs a warning."""
     found = {text: embedding for text in prompts if (embedding := plan.prompt_cache.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -85,8 +81,8 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 
 def condition_on_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
-    """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels, then the 16 channels of the latent of the
-    plan's first frame followed by grey frames. `vae`: a loaded VAE; None loads the plan's."""
+    """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels and the first frame's latent of 16. `vae`
+    None loads the plan's."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
     return image_conditioning(
         _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
@@ -94,11 +90,8 @@ def condition_on_image(plan: Plan, progress: Progress, vae: VAE | None = None) -
 
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
-    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's.
-
-    The VAE decodes in the 16-bit dtype `plan.half`, or in fp32 if `plan.half` is None or `exact` is true. If a value is
-    too large for 16 bits, all frames are decoded again in fp32.
-    """
+    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. After an overflow in 16 bits, decode again
+    in fp32. `vae` None loads the plan's. `exact` selects fp32."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -110,8 +103,7 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Tensor:
-    """Return the result of `task()`, which uses `vae`. With the option `vae_tiling` the VAE works in tiles. Without it,
-    the VAE first works without tiles. If the GPU then runs out of memory, `task` is called again with tiles."""
+    """Return `task()`. If the GPU's memory runs out, call it again with the VAE in tiles."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -126,21 +118,14 @@ def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Te
 
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
-    """Return the noise for a latent, float32 [1, 16, f, h, w], on the generator's device. A CPU generator draws the
-    same noise on every machine; the official code uses a CUDA generator."""
+    """Return the noise of a latent, float32 [1, 16, f, h, w], on the generator's device."""
     shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
-    """Return the conditioning of a video, on the plan's device.
-
-    y: the image conditioning, [1, 20, f, h, w].
-    prompts: the embeddings, [1, L, D] each, of the prompt and, with guidance, of the negative prompt.
-
-    The camera path of the plan becomes Pluecker coordinates. A path with actions becomes ray directions and W, A, S, D
-    flags instead.
-    """
+    """Return a video's conditioning on the plan's device. `y`: [1, 20, f, h, w]. `prompts`: the embeddings, [1, L, D]
+    each, of the prompt and, with guidance, of the negative prompt."""
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:
@@ -152,8 +137,7 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
 
 
 KeepExpert = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
-"""A function keep(plan, name, load) that returns an expert of the plan. `name` is "high" or "low". The function returns
-the expert from a cache, or calls `load()`."""
+"""A function keep(plan, name, load) that returns the expert "high" or "low" from a cache, or from `load()`."""
 
 
 def run_steps(
@@ -164,12 +148,8 @@ def run_steps(
     together: ParallelGroups = ONE_PROCESS,
     keep: KeepExpert = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
-    """Return the sampled latents, [1, 16, f, h, w] each, of `videos`, which have one size and the settings of `plan`.
-
-    residency: which experts and blocks stay on the GPU.
-    together: how several processes share each forward.
-    keep: a function that returns an expert from a cache.
-    """
+    """Return the sampled latents, [1, 16, f, h, w] each, of `videos` of one size. `keep`: a function that may return an
+    expert from a cache."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
         PerExpert(experts.high, experts.low),
@@ -182,9 +162,7 @@ def run_steps(
 
 
 class Experts:
-    """The two experts for `sample_videos`, each loaded when it is needed. `sample_videos` calls `high` before the first
-    step of the high-noise expert, and `low` before the first step of the low-noise expert. In the profile `stages`, the
-    loading and the steps of each expert are separate stages."""
+    """The two experts for `sample_videos`, each loaded when it is needed."""
 
     def __init__(
         self,
@@ -204,9 +182,7 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Load and return the high-noise expert, and prepare the low-noise expert if the run has steps for it. If
-        memory is large enough for both, the low-noise expert is loaded too. Otherwise a background thread reads its
-        files into the operating system's page cache."""
+        """Return the high-noise expert, and prepare the low-noise expert if the run needs it."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -216,14 +192,13 @@ class Experts:
         return model
 
     def low(self) -> LingBotWorldModel:
-        """Return the low-noise expert. It is loaded now, unless `high` has already loaded it."""
+        """Return the low-noise expert, which `high` may have loaded already."""
         model, self._low_ahead = self._low_ahead or self._load("low"), None
         self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model
 
     def step_done(self, _step: int, latent: Tensor, *_: object) -> None:
-        """Report the progress after a step of the solver. Raises InputError if `latent`, the result of the step,
-        contains NaN or infinity."""
+        """Report the progress after a step of the solver. Raises InputError if `latent` has NaN or infinity."""
         if not latent.isfinite().all():
             raise InputError(NOT_FINITE)
         self._done += 1
@@ -247,13 +222,8 @@ def load_model(
     resident_blocks: int | None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return a checkpoint's model on the plan's device, with the plan's dtype, number format of matrix products, and
-    attention mode.
-
-    together: how several processes share a forward, and whether they shard the weights.
-    resident_blocks: the number of blocks that stay on the device; None means all.
-    decoded_blocks: the number of blocks that keep their dequantized weights after their first forward.
-    """
+    """Return the model on the plan's device. `resident_blocks`: the number of blocks that stay there; None means all.
+    `decoded_blocks`: the number of blocks that keep their dequantized weights."""
     return load_expert(
         checkpoint,
         plan.device,
