@@ -81,17 +81,17 @@ class GenerateOptions:
     high, low, text_encoder, tokenizer, vae: files or folders that replace parts of the package.
     release: a key of RELEASES, if the files do not show the release.
     seed: the seed of the noise; None draws a random seed.
-    noise_device: "cpu" (equal noise on every machine) or "cuda" (official code's noise).
+    noise_device: "cpu" draws equal noise everywhere, "cuda" the official code's noise.
     shift: the shift of the noise schedule; None is the model's.
-    boundary: the lowest noise level of the high-noise expert, 0 to 1.
+    boundary: the noise level, 0 to 1, down to which the high-noise expert predicts.
     guide_scale: one guidance scale, or (low, high) for the two experts.
     reuse_threshold: the largest estimated relative error of an extrapolated step; 0 extrapolates none.
     device: None is the GPU, or the CPU without a GPU.
     dtype: the compute dtype; None is bf16 on a GPU, fp32 on the CPU.
     arithmetic, attention, vae_dtype: see Arithmetic, AttentionMode and VaeDtype.
-    residency: "one" or "both" experts on the GPU, or blocks copied in a "stream".
+    residency: "one" or "both" experts on the GPU, or "stream" for single blocks.
     camera_cache: whether the camera layers' results stay on the GPU for later steps.
-    shard: whether several processes split an expert's weights, whatever `residency` is.
+    shard: whether processes split an expert's weights. `residency` then has no effect.
 
     For causal models, which do not use the options in BASE_ONLY:
 
@@ -99,11 +99,11 @@ class GenerateOptions:
     window: the attention window in latent frames; 0 is the whole video.
     sink: the number of first latent frames that always stay in the window.
     schedule: "v1", "v2" or the indices of the denoising steps.
-    kv_cache: the place of keys and values: "gpu", "host", "8bit" or "auto".
+    kv_cache: where keys and values are stored; "8bit" stores them in 8 bits.
     decoder_device: another CUDA GPU that decodes a chunk during the next one.
-    save_state: a file for the state from which a run can continue.
+    save_state: a file for the state, from which another run can continue.
     continue_from: a saved state or a walk's folder. The output has only new frames.
-    events: a file of texts that extend the prompt at given seconds.
+    events: a file of texts that extend the prompt from given seconds on.
 
     None for `chunk`, `window` or `sink` is the continued state's value, or the release's.
     """

@@ -201,8 +201,7 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print `notes` and the warnings on a camera path for a video of `frames` frames, or a message that nothing is
-    unusual. With `verbose`, also explain how the file was read."""
+    """Print notes and warnings on a path for a video of `frames` frames. `verbose`: explain how the file was read."""
     found = [warning for warning in (*convention_warnings(path), *warnings(path, frames)) if warning not in notes]
     read = summarize_convention(path)
     verdict = "Look at this path before a run." if notes or found else "Nothing in this path is unusual for the model."
@@ -224,8 +223,8 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Lock the output files within this context, because making the path may take minutes. Raises a LingBotError if the
-    output cannot be written, exists without --overwrite, or is locked by another run."""
+    """Lock the output files, because making a path may take minutes. Raises a LingBotError if they cannot be
+    written."""
     target = Path(arguments.output)
     check_camera_output(target)
     one_file = target.suffix.lower() == ".json"

@@ -33,22 +33,15 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
 class FlagFormatter(logging.Formatter):
-    """A formatter of log messages that writes option names in backticks as flags, such as --seed for `seed`."""
+    """A formatter of log messages that writes option names in backticks as flags, such as --seed."""
 
     def format(self, record: logging.LogRecord) -> str:
         return with_flags(super().format(record))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with the arguments `argv` (by default the process's own), and return its exit code:
-
-    - 0: success.
-    - 2: an error, such as invalid input, after a message.
-    - 130: Ctrl-C. If `argv` is None, SIGTERM and SIGHUP also end the command, with the codes 143 and 129.
-    - 141: the reader of standard output has closed the pipe.
-
-    Raises SystemExit after `--help`, and with the code 2 for arguments that the parser rejects.
-    """
+    """Run the command and return its exit code: 0, 2 after an error, 128 plus a signal's number, or 141 for a closed
+    pipe. Raises SystemExit after `--help` and for arguments that the parser rejects."""
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment
@@ -97,9 +90,7 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _is_output_broken() -> bool:
-    """Return whether writing an empty line to standard output fails, for instance on a full disk. After a failure,
-    standard output becomes the null device. Otherwise Python would fail again at exit, when it writes the rest of its
-    buffer."""
+    """Return whether writing to standard output fails. After a failure, standard output becomes the null device."""
     try:
         if sys.stdout is not None:
             print(flush=True)
@@ -110,7 +101,7 @@ def _is_output_broken() -> bool:
 
 
 def _failed(arguments: argparse.Namespace, message: str) -> int:
-    """Print an error message with the files that the run has left. Return the exit code for invalid input."""
+    """Print an error message with the files that the run has left. Return the exit code."""
     left = getattr(arguments, "interrupted", None)
     files = f"; {left}" if isinstance(left, FileWatcher) and left else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)
@@ -118,8 +109,8 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser of `lingbot-world`. The subparser `camera` gets its options only if `argv`, the arguments to
-    parse, begins with `camera` or `completion`, because these options need torch."""
+    """Return the parser of `lingbot-world`. The `camera` options need torch, so only a command line `argv` of `camera`
+    or `completion` gets them."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
@@ -177,7 +168,6 @@ def _add_toy(commands: Any) -> None:
 
 
 def _add_completion(commands: Any, parser: argparse.ArgumentParser) -> None:
-    """Add the `completion` command to the subparsers `commands`. Its script completes the options of `parser`."""
     command = commands.add_parser(
         "completion",
         help="print a script that completes the command's words in a shell",
@@ -194,8 +184,7 @@ def _add_completion(commands: Any, parser: argparse.ArgumentParser) -> None:
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Make shtab complete file names for all arguments of `parser` and its subcommands that take a text without fixed
-    choices. `file`: shtab's rule for file names."""
+    """Make shtab complete file names for all arguments that take a text without fixed choices."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
@@ -254,8 +243,8 @@ def _toy(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def progress_bar(name: str, unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` that shows a tqdm bar with the label `name` on standard error from its
-    first call. `unit`: the counted unit; "B" is shown as MB or GB."""
+    """Yield a callback `progress(done, total)` that shows a tqdm bar on standard error from its first call. `unit`: "B"
+    is shown as MB or GB."""
     from tqdm import tqdm
 
     if sys.stderr is None:  # stderr is None if closed with 2>&-

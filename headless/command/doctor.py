@@ -1,5 +1,5 @@
-"""The commands `lingbot-world doctor`, which reports this machine's hardware, kernels, and the speed of each release,
-and `lingbot-world inspect`, which describes a model and its memory."""
+"""The commands `lingbot-world doctor`, which reports on this machine, and `lingbot-world inspect`, which describes a
+model."""
 
 import argparse
 import json

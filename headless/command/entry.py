@@ -1,4 +1,4 @@
-"""The entry point of the installed command `lingbot-world`. Importing this module imports no slow modules."""
+"""The entry point of the installed command `lingbot-world`, which imports no slow modules."""
 
 import _signal as signal  # `signal` imports `enum`, and Ctrl-C prints a traceback until `main` runs
 

@@ -1,5 +1,5 @@
-"""The command `lingbot-world export VIDEO|WALK DEST`: write frames, cameras and points of a video, or of a saved walk
-(a steered video), for nerfstudio, COLMAP and viewers."""
+"""The command `lingbot-world export VIDEO|WALK DEST`: write frames, cameras and points for nerfstudio, COLMAP and
+viewers."""
 
 import argparse
 import os
@@ -78,12 +78,7 @@ def _lock_empty(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Triangulate points and add them to the export. Print their number, their mean error, and a table by second.
-    `fps`: the video's frame rate, for the table.
-
-    If no points can be made, print the reason. For the format "ply", which consists only of points, raise the
-    DependencyError or InputError instead.
-    """
+    """Add points to the export and print a report, or why there are none. Only a format of points raises."""
     from ...export import add_points
 
     try:
@@ -113,8 +108,7 @@ def _camera(path: Path) -> tuple[Any, Any]:
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
-    """Return (path of the video, poses [n, 4, 4], intrinsics [n, 4]) of a saved walk (a steered video), with a pose for
-    each frame. Raises InputError for a walk without a video."""
+    """Return the video, poses [n, 4, 4] and intrinsics [n, 4] of a saved walk, one for each frame."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.settings import CAMERA, read_settings
     from ..live.beginning import state_of

@@ -1,4 +1,4 @@
-"""The fields of GenerateOptions as options of the command line. Importing this module does not import torch."""
+"""The fields of GenerateOptions as options of the command line. The module imports no torch."""
 
 import argparse
 import os
@@ -44,16 +44,15 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
-    """Add the options --prompt, with the help text `about`, and --prompt_file to `parser`. `read_prompt` reads their
-    values."""
+    """Add --prompt, with the help text `about`, and --prompt_file. `read_prompt` reads their values."""
     parser.add_argument("--prompt", metavar="TEXT", help=about)
     of_file = "a UTF-8 text file with the prompt, in place of --prompt"
     parser.add_argument("--prompt_file", type=parse_path, metavar="FILE", help=of_file)
 
 
 def read_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return the value of --prompt or the text of --prompt_file, or None if neither is set. Raises InputError if both
-    are set, and for an unreadable file."""
+    """Return the prompt of --prompt or --prompt_file, or None. Raises InputError if both are set, and for an unreadable
+    file."""
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:
@@ -62,8 +61,7 @@ def read_prompt(arguments: argparse.Namespace) -> str | None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options that `generate` and `batch` share to the `parser` of one of them. Return the argument group of
-    causal models, so that `generate` can add more options to this group."""
+    """Add the options that `generate` and `batch` share. Return the argument group of causal models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -121,9 +119,8 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """Return a function `add(name, help, **settings)`, which adds the field `name` of GenerateOptions to `parser` as an
-    option. The option has the field's default, type and choices, unless `settings` replace them. A field with an empty
-    tuple as default, such as `lora`, becomes an option that may be repeated."""
+    """Return a function `add(name, help, **settings)`, which adds a field of GenerateOptions to `parser`. Default, type
+    and choices are the field's, unless `settings` replace them."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = _hints()
 
@@ -150,7 +147,7 @@ def _hints() -> dict[str, Any]:
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
-    """Add the options --size, with the help text `meaning`, --width and --height. If `frames`, also add --frame_num."""
+    """Add --size, with the help text `meaning`, --width and --height. If `frames`, also add --frame_num."""
     size = "{}x{}".format(*SIZE)
     parser.add_argument("--size", type=parse_size, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
@@ -162,13 +159,12 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
 
 
 COMMAND_ONLY = {"like", "prompt_file", "size"}
-"""The options of `generate` that are not fields of GenerateOptions, but are named in notes and errors."""
+"""The options of `generate` that notes and errors name, but that are not fields of GenerateOptions."""
 
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
-    """Return `message` with option names in backticks as flags, such as --seed for `seed`. Option names are the fields
-    of GenerateOptions, COMMAND_ONLY and `options`. Other names in backticks, such as the fields of an events file, are
-    unchanged."""
+    """Return `message` with option names in backticks as flags, such as --seed for `seed`. `options`: names besides
+    those of GenerateOptions."""
     names = {field.name for field in fields(GenerateOptions)} | COMMAND_ONLY | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
     return type(message)(flags)
@@ -177,8 +173,8 @@ def with_flags(message: str, options: Collection[str] = ()) -> str:
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that analyses a video to the subparsers `commands`, and return its parser. `help`: its line in the
-    list of commands. `description`: its help page, with line breaks kept."""
+    """Add a command that analyses a video, and return its parser. `help`: the line in the list of commands.
+    `description`: the help page."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
@@ -201,14 +197,14 @@ def add_verbose(parser: argparse.ArgumentParser, about: str = "also name the ker
 
 
 def seed(text: str) -> int:
-    """Return the seed in `text`. Raises ArgumentTypeError if `text` is not a whole number from 0 to 2**32 - 1."""
+    """Return the seed in `text`, from 0 to 2**32 - 1. Raises ArgumentTypeError for any other text."""
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {2**32 - 1}")
     return int(text)
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return the whole number in `text`. Raises ArgumentTypeError if `text` is not a whole number of at least
+    """Return the whole number in `text`. Raises ArgumentTypeError for any other text, and for a number below
     `least`."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
@@ -216,8 +212,7 @@ def count(text: str, least: int = 1) -> int:
 
 
 def parse_path(text: str) -> str:
-    """Return the path in `text` with ~ expanded, because no shell expands it in `--image=~/x.png`. Raises
-    ArgumentTypeError for a web address, and for an empty text, because Path("") would be the current folder."""
+    """Return the path in `text` with ~ expanded. Raises ArgumentTypeError for a web address and for an empty text."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):

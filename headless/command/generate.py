@@ -1,5 +1,4 @@
-"""The command `lingbot-world generate`: make a video from an image, a prompt and a camera path. The option `--like
-VIDEO` makes the options of that video's run the defaults."""
+"""The command `lingbot-world generate`: make a video from an image, a prompt and a camera path."""
 
 from __future__ import annotations
 
@@ -22,16 +21,12 @@ if TYPE_CHECKING:
     from ..plan import AnyPlan
 
 REPLACED_TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options that replace each other. If the command line has an option of a group, `--like VIDEO` takes no
-option of this group from the video's record."""
+"""Groups of options. An option on the command line replaces the whole group in the record of `--like VIDEO`."""
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add the `generate` command to the subparsers `commands`. `show(name, unit)` makes a progress bar.
-
-    If the command line `argv` has `--like VIDEO`, the video's recorded options become the defaults. Raises InputError
-    for a video without a record.
-    """
+    """Add the `generate` command. If `argv` has `--like VIDEO`, the video's recorded options become the defaults.
+    Raises InputError for a video without a record."""
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=flags.Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
@@ -56,8 +51,7 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
 
 
 def _add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add `--like` to the parser of `generate`. If `argv` has `--like VIDEO`, the recorded options of the run that made
-    the video become the defaults. Raises InputError for a video without a record."""
+    """Add `--like`. If `argv` has `--like VIDEO`, the video's recorded options become the defaults."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
     parser.add_argument("--like", type=flags.parse_path, metavar="VIDEO", help=about)
     video = _recorded_video(argv)
@@ -147,11 +141,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
-    """Set torch's number of threads for a run on a CPU: with `--like` to the recorded number, else by `set_threads`.
-    Return a list with a note if other programs leave few idle cores, else an empty list.
-
-    If another program has called `main` with arguments, nothing changes and the list is empty.
-    """
+    """Set torch's number of threads, with `--like` to the recorded number. Return a list of at most one note."""
     import torch
 
     from ..plan import set_threads
@@ -165,8 +155,7 @@ def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt. Without a prompt, return an empty text if the run continues a state, because an empty text
-    stands for the state's prompt. Raises InputError if there is neither a prompt nor a state."""
+    """Return the prompt, or "" for a continued state's prompt. Raises InputError if there is neither."""
     prompt = flags.read_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")

@@ -1,5 +1,4 @@
-"""The command `lingbot-world inspect`: describe a model or a package (a downloaded folder) and the memory that it
-needs, from the headers of the weight files."""
+"""The command `lingbot-world inspect`: describe a model and its memory from the headers of the weight files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """A report on a model's file or folder: `lines` of text, and the memory of each step of a run."""
+    """A report on a model: `lines` of text, and the memory of each step of a run."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -60,18 +59,8 @@ def describe_model(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a description, as text, of a package (a downloaded folder), an expert, a text encoder or a VAE. It lists
-    the memory that each step of a run needs for a video of `frames` frames.
-
-    size: the width and height of a frame in pixels.
-    dtype, arithmetic: the run's dtype and the number format of its matrix products.
-    window, sink: a causal model's attention window in latent frames, by default its release's.
-    where: `assets`, a folder with text encoder, tokenizer and VAE, and `release`, a key of RELEASES for a causal model
-    if its files do not show its release.
-
-    Raises InputError for a missing path, for a size that is out of range or not a multiple of 16, and for an option
-    that the model does not use. Raises CheckpointError or TextError for a broken file.
-    """
+    """Return a text on a package, an expert, a text encoder or a VAE, and on a run's memory. `size`: (width, height).
+    `where`: `assets`, a folder, and `release`. Raises a LingBotError for a broken file."""
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -96,8 +85,8 @@ def describe_model(
 
 
 def describe_kernels(device: torch.device) -> str:
-    """Return a line that names the kernel of each operation on a device. If a kernel test is stored for the operation,
-    the kernel is the one that the last test chose, else the first one that supports the device."""
+    """Return a line with the kernel of each operation on a device: the last kernel test's choice, or else the first
+    kernel that supports the device."""
     card = card_of(device)
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -126,8 +115,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _model_kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert" for a weight file, by the names of its tensors. If the tensor names fit
-    no kind, the file's name decides."""
+    """Return "vae", "text encoder" or "expert" by the names of the tensors, or else of the file."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -179,8 +167,7 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model. It has the memory of a run with four placements of keys, values and blocks,
-    and the memory of optional caches. `width`: the number of base channels of the VAE."""
+    """Return a report with the memory of four placements and of optional caches. `width`: the VAE's base channels."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
@@ -209,8 +196,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return a report on an expert: the memory of its denoising steps with all blocks on the GPU and with none, and the
-    memory of the camera cache."""
+    """Return a report on an expert's memory: with all blocks on the GPU, with none, and of the camera cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

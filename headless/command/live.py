@@ -20,18 +20,15 @@ from ..process.starting import pause_collection, start_cuda
 from . import flags
 
 LISTING = {"walks"}, {"keep"}, {"walks", "keep"}
-"""Without a model, `lingbot-world live` lists the saved walks if the user has set exactly one of these sets of options
-(`verbose` and `no_open` do not count). Otherwise a missing model is an error."""
+"""The sets of options with which `lingbot-world live`, without a model, lists the saved walks."""
 REPLAYED = (
     *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
     *("chunk", "window", "sink", "schedule", "shift", "speed", "moving", "restart_on_drift", "stop_when_stuck"),
 )
-"""The options that cannot be combined with `--replay`. `bench` is another mode; a replay takes the others from its
-walk."""
+"""The options that `--replay` excludes: `bench`, and those that a replay takes from its walk."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `live` command to the subparsers `commands`. `show(name, unit)` makes a progress bar."""
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=flags.Help)
     parser.set_defaults(
@@ -184,9 +181,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set the prompt, image, size, chunk, window, sink and dtype in `arguments` to those of the saved walk (a steered
-    video) in the folder that `--replay` names. A `--dtype` that the user set stays. Raises InputError for a folder
-    without such a walk."""
+    """Set the options in `arguments` that a replay takes from its walk. A `--dtype` that the user set stays."""
     from ...live.folder.replay import Replay
     from ...options import CELL
 
@@ -202,8 +197,7 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
 
 
 def _origin(text: str) -> str:
-    """Return the web origin in `text`, such as http://localhost:8000, without a slash at its end, because browsers send
-    origins in this form. Raises ArgumentTypeError for any other text than an origin or "null"."""
+    """Return the web origin in `text`, without a slash at its end. Raises ArgumentTypeError for any other text."""
     if not re.fullmatch(r"null|[a-z][a-z0-9+.-]*://[^/\s*]+/?", text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a page's address, such as http://localhost:8000")
     return text.rstrip("/")

@@ -1,5 +1,5 @@
-"""The commands `lingbot-world quantize`, which writes smaller files of official weights, and `lingbot-world verify`,
-which checks files against their checksums."""
+"""The commands `lingbot-world quantize`, which makes smaller weight files, and `lingbot-world verify`, which checks
+files."""
 
 import argparse
 from functools import partial
@@ -11,7 +11,6 @@ from .flags import parse_path
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `quantize` command to the subparsers `commands`. `show(name, unit)` makes a progress bar."""
     parser = commands.add_parser("quantize", help="make a 4-bit or fp8 package out of official weights")
     parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
     add = parser.add_argument
@@ -32,7 +31,6 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
 
 
 def add_verify_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `verify` command to the subparsers `commands`. `show(name, unit)` makes a progress bar."""
     parser = commands.add_parser("verify", help="check a package's files against their checksums")
     parser.set_defaults(run=lambda arguments: _verify(arguments, show))
     parser.add_argument("package", type=parse_path, help="a package's folder, a model or a text encoder")

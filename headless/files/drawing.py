@@ -10,13 +10,8 @@ from .existing import refuse_existing
 
 
 def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Check that a drawing can be written to `file`. Raises InputError in these cases:
-
-    - `file` is a folder, or the input `image`.
-    - `file` exists, and `overwrite` is false.
-    - The suffix is not that of an image format that Pillow can write.
-    - The folder of `file` does not exist.
-    """
+    """Raise InputError if a drawing cannot be written to `file`, or would replace the input `image` or, without
+    `overwrite`, any file."""
     file = Path(file)
     refuse_existing(file, overwrite, image)
     if _image_format(file) not in Image.SAVE:

@@ -14,13 +14,13 @@ from .video_reader import absolute_path
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """FFmpeg's container format for each suffix."""
 RECIPE = "lingbot_world"
-"""The metadata key of a video or PNG file under which the record of its run is stored as JSON."""
+"""The metadata key of the run's record in a video or PNG file."""
 
 
 class VideoEncoder:
     """An encoder that writes an H.264 video to `file`. Raises DependencyError without PyAV.
 
-    suffix: the suffix that determines the container, such as ".mp4". `file` itself may end in .part.
+    suffix: determines the container, such as ".mp4"; `file` may end in .part.
     recipe: the record of the run, as JSON.
     """
 
@@ -52,14 +52,11 @@ class VideoEncoder:
 
 
 class PartEncoder:
-    """An encoder that writes an H.264 video in parts to a pipe or a file. A written part can be played immediately,
-    except its last frame, which the muxer writes together with the next part.
+    """An encoder that writes an H.264 video in parts to a pipe or a file. A written part can be played at once, except
+    its last frame. Raises DependencyError without PyAV.
 
     preset: the preset of libx264.
     recipe: the record of the run, as JSON.
-
-    libx264 delays its output by 40 frames, so it is flushed at the end of each part. A flushed libx264 encoder cannot
-    continue, so each part gets a new one and begins with a key frame. Raises DependencyError without PyAV.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
@@ -79,7 +76,7 @@ class PartEncoder:
         """Encode and write frames, uint8 [F, H, W, 3], as one part of the video."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
-        # The encoder has the settings of the stream's own one, which only writes the video's header.
+        # A flushed encoder cannot continue: each part gets a new one, with the settings of the stream's.
         encoder, like, packets = self._new_encoder("libx264", "w"), self._stream.codec_context, []
         encoder.width, encoder.height, encoder.pix_fmt = like.width, like.height, like.pix_fmt
         tag_bt709(encoder)
@@ -97,8 +94,7 @@ class PartEncoder:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe. If the muxer wrote to the pipe itself, it would hide the reason for a
-        broken pipe."""
+        """Write the muxer's output to the pipe. The muxer itself would hide the reason for a broken pipe."""
         self.pipe.write(self._made.getvalue())
         self.pipe.flush()
         self._made.seek(0)
@@ -111,15 +107,14 @@ class PartEncoder:
 
 
 class _WriteOnly:
-    """A file object with only the method `write`. Without `seek`, the muxer writes to this object as to a pipe."""
+    """A file without `seek`, to which the muxer writes as to a pipe."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def _encoding() -> dict[str, str]:
-    """Return libx264's options for reproducible output. On CPUs with AVX-512 they select AVX2 code, because libx264's
-    AVX-512 code reads uninitialised memory, which changes the sizes and types of frames."""
+    """Return libx264's options for reproducible output. Its AVX-512 code reads uninitialised memory."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -6,8 +6,7 @@ from ...errors import InputError
 
 
 def refuse_existing(file: Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if `file` is a folder or the input `image`. If `overwrite` is false, also raise InputError if
-    `file` exists."""
+    """Raise InputError if `file` is a folder or the input `image`, or exists without `overwrite`."""
     if not file.exists():
         return
     if file.is_dir():

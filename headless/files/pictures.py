@@ -1,4 +1,4 @@
-"""Reading of images, and of the frames of a video or of a folder of image files, one frame at a time."""
+"""Reading of images, and of the frames of a video or a folder, one at a time."""
 
 import struct
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ...pipeline.images.files import Picture, open_picture, picture_of, pixels_o
 from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The suffixes of image files that can be frames, by format. In a folder only the commonest format is read."""
+"""The suffixes of frames' image files, by format. A folder is read in its commonest format."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (
     OSError,
@@ -33,8 +33,8 @@ BROKEN = (
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of a file (made upright by its EXIF data), a Pillow image, or an array uint8
-    [H, W, 3]. Raises InputError for anything else and for a broken file."""
+    """Return the pixels, uint8 [H, W, 3], of a file (upright by EXIF), a Pillow image, or an array uint8 [H, W, 3].
+    Raises InputError for any other value and for a broken file."""
     if isinstance(image, Image.Image):
         return _read(image).pixels
     if isinstance(image, np.ndarray):
@@ -67,16 +67,14 @@ def _read(path: Path | Image.Image) -> Picture:
 
 
 def reason(error: Exception) -> str:
-    """Return a short reason for the user from an error in BROKEN: the first line of its message, at most 100
-    characters. For a file of an unknown format the reason is a fixed text."""
+    """Return a short reason for the user from an error in BROKEN."""
     if isinstance(error, UnidentifiedImageError):
         return "it begins like no format that is known here"
     return str(error).partition("\n")[0][:100] or type(error).__name__
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on applied or ignored metadata of an image, such as transparency. Return an empty tuple for an array
-    and for None."""
+    """Return notes on how an image was read, such as its transparency. Return an empty tuple for an array or None."""
     if isinstance(image, Image.Image):
         return _read(image).notes
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
@@ -88,22 +86,20 @@ def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of a video file or of a folder of images. Images are sorted by the numbers in
-    their names. Raises InputError for a missing or broken video and for frames of different sizes, and DependencyError
-    without PyAV."""
+    """Yield the frames, uint8 [H, W, 3], of a video or a folder of images, sorted by number. Raises InputError for a
+    broken video and frames of different sizes, and DependencyError without PyAV."""
     return _frames(video, "RGB", "rgb24")
 
 
 def frame_rate(video: str | Path) -> float:
-    """Return the frames per second of a video file. Return FPS, the models' rate, for a folder of images, and for a
-    file without a rate."""
+    """Return the frames per second of a video file. Return FPS for a folder of images, and for a file without a
+    rate."""
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 
 @contextmanager
 def naming_video(video: str | Path) -> Iterator[None]:
-    """Add the video's name to the message of a CameraError or InputError that is raised within this context, unless the
-    message contains the name already."""
+    """Add the video's name to the message of a CameraError or InputError that is raised within this context."""
     try:
         yield
     except (CameraError, InputError) as error:
@@ -120,8 +116,7 @@ def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:
 
 
 def frame_notes(video: str | Path) -> list[str]:
-    """Return notes on applied or ignored properties of a video, or of the first image in a folder. Return an empty list
-    for a broken file, because `colour_frames` reports the error."""
+    """Return notes on how frames are read, such as a rotation. Return an empty list for a broken file."""
     path = Path(video)
     if not path.is_dir():
         return video_notes(path)
@@ -149,8 +144,7 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """Return the image files of the commonest format (see FRAME_SUFFIXES) in a folder, sorted by the numbers in their
-    names. Raises InputError for a folder without images, and if two formats are equally common."""
+    """Return a folder's images of the commonest format, sorted by the numbers in their names."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()]
     groups = [[file for file in files if file.suffix.lower() in suffixes] for suffixes in FRAME_SUFFIXES]
     found, other = sorted(groups, key=len, reverse=True)[:2]

@@ -23,13 +23,12 @@ from .video_reader import open_video
 NOT_RECORDED = ("output", "overwrite", "save_state", "seed", "device", "image")
 MOST_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
-"""The sampling of a large file for its hash. A file of more than SAMPLES * SAMPLED bytes (4 MiB) is hashed by SAMPLES
-pieces of SAMPLED bytes at equal distances."""
+"""A file of more than SAMPLED * SAMPLES bytes is hashed by SAMPLES pieces of SAMPLED bytes."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
-    """Return the record of a run as JSON. It contains the version, the seed, the device type, the number of processes
-    and of CPU threads, the options that differ from their defaults, and hashes of the input files."""
+    """Return the record of a run as JSON: version, seed, device, processes, threads, changed options, and hashes of the
+    input files."""
     options = plan.options
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = {
@@ -51,14 +50,14 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return hashes of the input files by name. A name is an option with input files, such as "image", or a part of the
-    model's package, such as "vae". A name is left out if one of its files is missing."""
+    """Return hashes of the input files by option, such as "image", or package part, such as "vae". A name with a
+    missing file is left out."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
 
 def _hash(paths: list[Path]) -> str:
-    """Return a hash of files' sizes and contents. Of a file above 4 MiB only SAMPLES pieces are read."""
+    """Return a hash of files' sizes and contents. Large files are sampled."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size
@@ -74,8 +73,8 @@ def _hash(paths: list[Path]) -> str:
 
 
 def read_recipe(video: str | Path) -> dict[str, Any]:
-    """Return the record of a run from the metadata of a video, a PNG file, or the first PNG file in a folder. Raises
-    InputError for a file without a record, and DependencyError without PyAV."""
+    """Return the record of a run from a video, a PNG file, or a folder's first PNG file. Raises InputError for a file
+    without a record, and DependencyError without PyAV."""
     path = Path(video)
     if not path.exists():
         raise InputError(f"`like` {path}: no such file; name a video that `lingbot-world generate` made")
@@ -129,9 +128,7 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return notes for the user on changes since the recorded run. There is a note for each option, or part of the
-    model's package, if its input files have changed. A further note is added if another version of this project made
-    the recorded run."""
+    """Return notes on changed input files, and on another version of this project, since the recorded run."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

@@ -25,32 +25,31 @@ _NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 @dataclass(frozen=True)
 class Target:
-    """The output of a run: a video file or a pipe at `path`, or PNG files in the folder `path` with the printf-style
-    name `pattern`, such as "frame_%05d.png"."""
+    """The output of a run: a video or a pipe at `path`, or PNG files in the folder `path`, named by `pattern`, such as
+    "frame_%05d.png"."""
 
     path: Path
     pattern: str | None = None
     in_memory: list[np.ndarray] | None = None
-    """A list for arrays of frames, uint8 [F, H, W, 3], if no file is written; otherwise None."""
+    """A list for arrays of frames, uint8 [F, H, W, 3], if no file is written."""
     recipe: str = ""
     """The record of the run as JSON, for the metadata."""
     overwrite: bool = False
-    """Whether existing PNG files may be overwritten. If so, older PNG files with numbers after the new video's last
-    frame are deleted."""
+    """Whether existing PNG files are replaced, and older ones after the new video's end deleted."""
 
     @property
     def is_pipe(self) -> bool:
-        """Whether the video is written to standard output ("-") or to a named pipe."""
+        """Whether the video is written to standard output or to a named pipe."""
         return str(self.path) == STDOUT or self.path.is_fifo()
 
     @property
     def playable_copy(self) -> Path:
-        """The path of a temporary copy of the video, in fragmented mp4, that can be played during the run."""
+        """The path of a temporary copy that can be played during the run."""
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return the output files: `frames` PNG files from the number `first` on, or the video. The list is empty for a
-        pipe and for frames in memory."""
+        """Return `frames` PNG files from the number `first` on, or the video. Return an empty list for a pipe and for
+        frames in memory."""
         if self.in_memory is not None:
             return []
         if self.pattern is not None:
@@ -65,8 +64,8 @@ class Target:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the output files within this context. Raises InputError if another run has locked a file. A named pipe
-        without a reader also raises InputError, because opening the pipe would wait forever."""
+        """Lock the output files within this context. Raises InputError if another run has locked one, and for a named
+        pipe without a reader."""
         if self.in_memory is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:
@@ -86,14 +85,8 @@ class Target:
 
 
 def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
-    """Return the output that `output` describes. `overwrite`: see `Target.overwrite`.
-
-    A name such as `x.mp4` is a video. A folder, a name without a suffix, `dir/*.png` and `dir/f_%04d.png` stand for PNG
-    files. `-` is standard output, and None keeps the frames in memory.
-
-    Raises InputError for an empty name, an unknown suffix, a device file such as /dev/sda, and a closed standard
-    output. Also raises InputError if the name of a video is a folder, or the name of a folder is a file.
-    """
+    """Return the output that `output` names: a video such as x.mp4, PNG files (a folder or dir/*.png), "-" for standard
+    output, or None for memory. Raises InputError for anything else."""
     if output is None:
         return Target(Path(), in_memory=[])
     path = Path(output)
@@ -144,14 +137,8 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Check that a run would not replace existing files. The run's output is `frames` frames, numbered from `first` on.
-
-    Without `overwrite`, raise InputError if an output file exists. The unfinished copy of the video that a killed run
-    leaves counts as an output file.
-
-    With `overwrite`, raise InputError only if an output file is a folder or the start `image`. The later PNG files of a
-    longer video are checked too, because `overwrite` deletes them.
-    """
+    """Raise InputError if `frames` new frames, numbered from `first` on, would replace a file, or with `overwrite` a
+    folder or `image`."""
     video = target.pattern is None and target.in_memory is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
     for file in (*target.files(first, frames), *([target.playable_copy] if video else []), *removed):
@@ -159,8 +146,8 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the name of the temporary file of `file` (its name and a suffix) is too long for the file
-    system. `option`: the option that the message names."""
+    """Raise InputError if the name of the temporary file of `file` is too long. `option`: the option that the message
+    names."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -170,8 +157,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder`, or its nearest existing parent if `folder` is missing. Raises InputError if no file can be
-    created there, and for a loop of symbolic links. The message names `option` and its value `path`."""
+    """Return `folder`, or its nearest existing parent. Raises InputError if no file can be created there. `option`,
+    `path`: the option and value for the message."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links
@@ -184,8 +171,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def leftover_notes(target: Target, frames: int) -> list[str]:
-    """Return a list with one note if PNG files of an earlier, longer video follow the new ones, else an empty list. The
-    note states whether these files stay or are removed. `frames`: the number of the last new PNG file, plus 1."""
+    """Return at most one note: whether PNG files of an earlier, longer video stay. `frames`: the number after the last
+    new PNG file."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []
@@ -195,8 +182,7 @@ def leftover_notes(target: Target, frames: int) -> list[str]:
 
 @contextmanager
 def _hold_pipe(pipe: Path) -> Iterator[None]:
-    """Hold a named pipe open for writing within this context, so that its reader does not see an end of file before the
-    video. Raises InputError if no program reads the pipe."""
+    """Hold a named pipe open, so that its reader waits for the video. Raises InputError without a reader."""
     try:
         opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

@@ -19,12 +19,12 @@ from .target import Target
 
 FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
-"""At most this many parts of a video wait for the encoding thread."""
+"""The most parts of a video that wait for the encoding thread."""
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
-    """Write frames, uint8 [F, H, W, 3], to `target`, and return the path of the video or of the folder of PNG files.
-    `progress(done, total)` counts frames. Raises OSError if a file cannot be written."""
+    """Write frames, uint8 [F, H, W, 3], to `target`, and return the path of the video or of the PNG folder. Raises
+    OSError if a file cannot be written."""
     with FrameWriter(target, fps) as writer:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             writer.write(frames[start : start + FRAMES_AT_ONCE])
@@ -34,16 +34,11 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video. A thread encodes frames while the caller computes the next ones.
+    """A writer of a video with an encoding thread. Files get their final names only when they are complete.
 
+    keep_partial: whether an interrupted run leaves the frames that are written.
     first: the number of the first PNG file.
     frames, parts: the numbers of frames received and of parts written.
-
-    Files get their final names only when they are complete. An interrupted run therefore leaves no new file and does
-    not change an older video. After an error no further part is written.
-
-    With `keep_partial`, an interrupted or killed run leaves the frames that are written so far. A video has a copy
-    x.part.mp4 that grows during the run, and each PNG file gets its final name when it is written.
     """
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
@@ -70,16 +65,15 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         return (_PlayableVideo if self._keep_partial else _VideoFile)(target, fps)
 
     def write(self, frames: np.ndarray) -> None:
-        """Queue frames, uint8 [F, H, W, 3], as one part of the video, and wait while more than MOST_WAITING parts are
-        queued. Raises the error of an earlier part that could not be written."""
+        """Queue frames, uint8 [F, H, W, 3], as one part of the video, and wait for a full queue. Raises the error of an
+        earlier part."""
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part in the writer's thread. After an error, further parts are ignored. An OSError without a file
-        name gets the output's name, except for a pipe."""
+        """Write a part in the writer's thread, unless an earlier part failed."""
         if self._broken:
             return
         self._broken = True
@@ -110,8 +104,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Stream:
-    """An output that passes frames, uint8 [F, H, W, 3], to a list in memory or to a pipe. Every output class of this
-    module has these methods: `write` adds frames, `close` completes the files, and `abandon` removes incomplete
+    """Frames to a list or a pipe. Every output class has `write`, `close`, and `abandon`, which removes incomplete
     files."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
@@ -121,7 +114,7 @@ class _Stream:
 
 
 class _PngFiles:
-    """An output of numbered PNG files, which several threads compress, because zlib releases the GIL."""
+    """Numbered PNG files, which several threads compress, because zlib releases the GIL."""
 
     def __init__(self, target: Target, first: int, at_once: bool) -> None:
         self._target, self._next, self._at_once = target, first, at_once
@@ -152,8 +145,7 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Rename the temporary files to their final names. With `overwrite`, also delete older PNG files with numbers
-        after the last frame."""
+        """Rename the temporary files. With `overwrite`, delete older PNG files after the last frame."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []
@@ -166,8 +158,6 @@ class _PngFiles:
 
 
 class _VideoFile:
-    """A video file that gets its final name only when it is complete."""
-
     def __init__(self, target: Target, fps: int) -> None:
         self._path, self._part = target.path, part_of(target.path)
         self._video = VideoEncoder(self._part, target.path.suffix, fps, target.recipe)
@@ -185,8 +175,7 @@ class _VideoFile:
 
 
 class _PlayableVideo(_VideoFile):
-    """A video file with a temporary copy that can be played during the run. The copy is several times as large as the
-    video, and some programs cannot seek in it. A complete run deletes the copy."""
+    """A video file with a temporary copy that can be played during the run."""
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)
@@ -204,7 +193,7 @@ class _PlayableVideo(_VideoFile):
         self._copy.unlink()
 
     def abandon(self) -> None:
-        """Delete the incomplete video. The copy stays, unless it is empty."""
+        """Delete the incomplete video. A copy with frames stays."""
         super().abandon()
         self._file.close()
         if not self._parts.frames:

@@ -1,5 +1,4 @@
-"""Reading of video frames as a player shows them: rotated, mirrored, with square pixels, at a constant frame rate, and
-with a white background behind transparent pixels."""
+"""Reading of video frames as a player shows them: upright, opaque, with square pixels, at a constant rate."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,24 +33,20 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
-"""The types of FFmpeg's side data for videos with frames that are not one flat picture, each with a description."""
+"""FFmpeg's types of side data for videos that are not one flat image, each with a description."""
 UNEVEN_RATIO = 1.6
-"""A frame rate counts as constant if every time between two frames is at most the median time multiplied by this ratio,
-and at least the median time divided by it. A further 1.5 ticks of the time base are tolerated."""
+"""A frame rate is constant if every time between two frames is within this factor of the median time."""
 
 MOST_REPEATS = 100_000
-"""A frame is repeated at most this often when a variable rate is resampled to a constant one. If more repeats are
-needed, a time stamp is broken."""
+"""The most repeats of a frame when a variable rate is resampled. More would mean a broken time stamp."""
 
 
 class Layout(NamedTuple):
-    """The conversion of a stored frame to the frame that a player shows. The frame is first widened, then transposed,
-    then mirrored.
+    """The conversion of a stored frame for display: widened, then transposed, then mirrored.
 
-    wider: the factor by which the frame is widened, so that pixels are square.
-    transposed: whether rows and columns are exchanged.
+    wider: the factor that makes pixels square.
     mirrored: whether the frame is mirrored along x, and along y.
-    exact: whether the display matrix is a multiple of a quarter turn; otherwise the nearest multiple is used.
+    exact: whether the display matrix is a multiple of a quarter turn.
     """
 
     wider: float = 1.0
@@ -60,8 +55,7 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return a frame, [H, W] or [H, W, 3], transposed and mirrored as a player shows it. The frame has already been
-        widened to square pixels."""
+        """Return a widened frame, [H, W] or [H, W, 3], transposed and mirrored as a player shows it."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame
@@ -69,8 +63,8 @@ class Layout(NamedTuple):
 
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    """Yield the frames of a video as a player shows them: uint8 [H, W, 3] if `pixels` is "rgb24", [H, W] if it is
-    "gray". Raises InputError for a broken or incomplete video, and DependencyError without PyAV."""
+    """Yield the frames of a video: uint8 [H, W, 3] if `pixels` is "rgb24", [H, W] if it is "gray". Raises InputError
+    for a broken video, and DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     count, size = 0, None
     try:
@@ -92,9 +86,8 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the rate in frames per second of the frames that `video_frames` yields. It is the video's average rate, or
-    for a variable rate the inverse of the median time between frames. Return None if the rate is unknown or the video
-    cannot be read. Raises DependencyError without PyAV."""
+    """Return the frames per second that `video_frames` yields, or None if the rate is unknown or the video cannot be
+    read. Raises DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(path)
@@ -108,8 +101,7 @@ def even_rate(path: Path) -> float | None:
 
 
 def video_notes(video: str | Path) -> list[str]:
-    """Return notes on applied or ignored properties of a video, such as a rotation. Return an empty list for a folder,
-    and for a video that cannot be read."""
+    """Return notes on how a video is read, such as a rotation. Return an empty list for a folder or a broken video."""
     path = Path(video)
     if not path.is_file():
         return []
@@ -156,9 +148,7 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(path: Path) -> float | None:
-    """Return the seconds between frames to which a video of varying frame rate is resampled: the median time between
-    its frames. Return None if the video is not resampled. This is so for a constant rate, without a time base, and with
-    fewer than three different time stamps."""
+    """Return the median time between frames in seconds, or None if the video needs no resampling."""
     with open_video(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -174,9 +164,8 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Resample `frames` to one frame every `step` seconds: yield (frame, repeats), the frame and how many times it is
-    shown. Frames that are not shown are left out. If `step` is None, yield every frame once. Raises InputError if a
-    frame needs more than MOST_REPEATS repeats."""
+    """Yield (frame, repeats), so that a frame is shown every `step` seconds. Raises InputError above MOST_REPEATS
+    repeats."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -210,7 +199,7 @@ def _converted(frame: Any, stream: Any, pixels: str) -> np.ndarray:
 
 
 def _grey(frame: np.ndarray) -> np.ndarray:
-    """Return a frame [H, W, 3] in grey, uint8 [H, W], with Pillow's weights."""
+    """Return a frame in grey, uint8 [H, W], with Pillow's weights."""
     weighted = frame.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
     return ((weighted + 0x8000) >> 16).astype(np.uint8)
 
@@ -229,8 +218,7 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return (a, b, c, d) of a frame's display matrix, which maps (x, y) to (a x + c y, b x + d y). Return None if the
-    frame has no matrix, or only zeros in it."""
+    """Return (a, b, c, d), which map (x, y) to (a x + c y, b x + d y), or None."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None
@@ -243,15 +231,14 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def open_video(video: str | Path) -> Any:
-    """Return a video as a PyAV container for reading. Invalid UTF-8 in metadata, such as an old program's title, is
-    replaced."""
+    """Return a video as a PyAV container for reading. Invalid UTF-8 in metadata is replaced."""
     av = require("av", '"lingbot-world[cli]"')
     return av.open(absolute_path(video), metadata_errors="replace")
 
 
 def absolute_path(video: str | Path) -> str:
-    """Return a video's absolute path, because FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol. Raises
-    InputError for a folder. A pipe or a device also raises InputError, because FFmpeg would wait for it."""
+    """Return a video's absolute path, because FFmpeg would read the "12" of 12:30.mp4 as a protocol. Raises InputError
+    for a folder, a pipe or a device."""
     path = Path(video).absolute()
     if path.exists() and not path.is_file():
         raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")

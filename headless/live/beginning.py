@@ -1,5 +1,4 @@
-"""The files with which a walk begins: the example image of a model's package or a saved state, and a tiny decoder, a
-small network that decodes previews faster than the VAE. Needs no torch."""
+"""The files with which a walk begins: example image or saved state, and tiny decoder. The module needs no torch."""
 
 from __future__ import annotations
 
@@ -21,24 +20,15 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""RECOMMENDATIONS is the name of a JSON file in the folder `example` of a model's package. For walks (steered videos),
-this file may recommend values of the options RECOMMENDED."""
+"""The JSON file of a package's example, and the options whose values the file may recommend for walks."""
 VAE_APPROX = "vae_approx"
-"""The name of the subfolder for tiny decoders (fast approximations of the VAE decoder), as in ComfyUI's folder
-`models`."""
+"""The subfolder for tiny decoders, as in ComfyUI's folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which a walk (a steered video) begins, as a dict by name: `ckpt_dir`, `image`, `prompt`,
-    `continue_from`, and those recommended by the package's example/live.json.
-
-    ckpt: the folder of a causal model, or of a package with the folder lingbot_world_fast.
-    named: the options of GenerateOptions that the user set. They take precedence; None means unset.
-
-    If the walk continues a saved state, an unset prompt is the state's last prompt, and an unset image stays None.
-    Otherwise both come from the package's example. Raises a LingBotError for a missing or invalid file.
-    """
+    """Return the options with which a walk begins: model folder, image, prompt, state, and the package's
+    recommendations. The user's options `named` take precedence. Raises a LingBotError for a missing or invalid file."""
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
@@ -65,13 +55,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of the saved state that `path` names. For the folder of a walk, this is the state's file in it.
-    Any other `path` is returned unchecked, and None for None.
-
-    During a walk, and after its process was killed, the folder's state and camera path may be missing or older than the
-    latents. This function then writes both files first. Raises InputError if they cannot be written, for instance
-    because the walk has no complete chunk.
-    """
+    """Return the state's file: `path` itself, or the state in a walk's folder, which is first written if it is
+    outdated. Raises InputError if it cannot be written."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -86,16 +71,8 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk (its first frame, prompt, camera and seed). The walk begins at `image` or at the end
-    of `state`. If both are None, return `default` with the `prompt`.
-
-    image: a file, a Pillow image, or an array uint8 [H, W, 3]. The camera's lens is that of `default`, and the seed is
-        0.
-    prompt: the prompt; None means that of `state` if it is set, else that of `default`.
-    state: a file, a walk's folder, or a WorldState. The seed is 0.
-
-    Raises InputError if both an image and a state are given, and for an invalid file.
-    """
+    """Return the Start of a walk at `image` or after `state`, or else `default`, with the `prompt` if it is set. Raises
+    InputError for both an image and a state, and for an invalid file."""
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
     from ...pipeline.state import WorldState, load_state
@@ -115,12 +92,8 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
 
 
 def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that `file`, the live.json of a package, recommends. Options that the user set, which are in
-    `named`, are left out. Width and height are both left out if the user set a size.
-
-    Return an empty dict if the file does not exist. Also return an empty dict if the walk continues a state, because
-    the state determines size and chunk. Raises InputError for an invalid file.
-    """
+    """Return the options that a package's live.json recommends and the user has not set. Raises InputError for an
+    invalid file."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     text = text_of(file)
@@ -147,15 +120,8 @@ def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file of a tiny decoder. `decoder`: this file, or a name such as taew2_1, without a suffix. Raises
-    InputError if no file is found.
-
-    A name is looked up in these folders, in this order:
-
-    - the model's folder `ckpt`;
-    - the folder `vae_approx` of `ckpt` and of its three nearest parents;
-    - models/vae_approx in the current folder.
-    """
+    """Return the file of a tiny decoder. `decoder`: a file, or a name such as taew2_1 to search near the model's folder
+    `ckpt`. Raises InputError if no file is found."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

@@ -1,9 +1,4 @@
-"""The command `lingbot-world live --bench`: a test client presses keys in a walk (a steered video).
-
-The command measures the frame rate, the late frames, and the delay from a key press to the first frame that shows its
-effect. The longest delay is that of the whole walk. The other measurements leave out the first WARM seconds after the
-first frame.
-"""
+"""The command `lingbot-world live --bench`: a test client presses keys in a walk (a steered video)."""
 
 import asyncio
 import random
@@ -29,14 +24,12 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""Most measurements leave out this many seconds after the first frame, because the attention window is still filling.
-If no frame arrives after this time, the measurements include the whole walk."""
+"""Most measurements leave out this many seconds after the first frame, while the attention window is filling."""
 
 
 def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:
-    """Run two walks of `seconds` seconds each, the first at 16 frames per second and the second as fast as possible.
-    Return the settings and measurements as a dict of JSON values. Both walks are saved in `folder`. After Ctrl-C the
-    current walk is saved, and KeyboardInterrupt is raised."""
+    """Run two walks of `seconds` seconds, at 16 frames per second and as fast as possible. Return the measurements as
+    JSON values. Raises KeyboardInterrupt after Ctrl-C."""
     try:
         return asyncio.run(_unless_interrupted(_measure(loaded, folder, seconds)))
     except asyncio.CancelledError:
@@ -44,8 +37,7 @@ def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Await the coroutine `client` and return its result. The first Ctrl-C cancels it, so that this function raises
-    asyncio.CancelledError. Further ones are ignored, because the walk is being saved."""
+    """Return the result of `client`. The first Ctrl-C cancels it. Further ones are ignored while the walk is saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
 
@@ -81,8 +73,7 @@ async def _measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[st
 
 
 class Walker:
-    """A test client that presses and releases keyboard keys at random times, and records when frames arrive. `fps`: the
-    frame rate at which a viewer would play the frames."""
+    """A test client that presses random keys and records when frames arrive. `fps`: the frame rate of the viewer."""
 
     codec = MSGPACK
 
@@ -96,9 +87,8 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk until `seconds` seconds after the arrival of the first frames, and return the measurements by name. The
-        names of measurements in seconds end in _s. Raises InputError if the server reports an error or sends no
-        frame."""
+        """Walk until `seconds` seconds after the first frames, and return the measurements by name. Raises InputError
+        for a server's error, and without frames."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -176,13 +166,8 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return two counts for a viewer who plays frames as they arrive: (number of late batches, number of frames in late
-    batches). A batch is late if it arrives after all earlier frames have been played.
-
-    arrived: (time in seconds, number of frames) of each batch of frames.
-    fps: the frame rate of the viewer.
-    since: a time in seconds; only batches that arrive later are counted.
-    """
+    """Return the numbers of late batches and of their frames, later than the time `since`. A batch is late if all
+    earlier frames have been played. `arrived`: (seconds, number of frames) of each batch."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:

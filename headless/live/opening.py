@@ -1,5 +1,4 @@
-"""Loading of a model for interactive walks: from a user's options to an Engine and the Start of a walk (its first
-frame, prompt, camera and seed)."""
+"""Loading of a model for walks: from a user's options to an Engine and a Start."""
 
 import logging
 from dataclasses import dataclass, fields, replace
@@ -49,11 +48,11 @@ from .recording import WalkRecording
 log = logging.getLogger(__name__)
 
 CACHED_PROMPTS = 32
-"""A server keeps at most this many prompt embeddings in memory; the oldest are dropped."""
+"""The most prompt embeddings that a server caches."""
 
 
 class WalkSettings(NamedTuple):
-    """The settings of a walk that a client may choose. None selects the server's setting.
+    """The settings of a walk that a client may choose. None selects the server's.
 
     size: (height, width) in pixels.
     window, sink: the attention window and its sink, in latent frames.
@@ -70,12 +69,12 @@ class WalkSettings(NamedTuple):
 class LiveSettings:
     """The settings of a server for all of its walks (steered videos).
 
-    speed: the speed of the key W; 1 is the largest translation per latent frame that the model was trained with.
+    speed: the speed of W; 1 is the longest translation in training.
     moving: whether video is also generated without input.
-    decoder: a tiny decoder for the frames that the client sees, a file or a name such as taew2_1. None selects the VAE.
-    restart_on_drift: whether a walk restarts from its start image when the video degrades.
-    events: named additions to the prompt, such as rain, that a client may turn on and off.
-    stop_when_stuck: whether the camera stops when the frames no longer change, as in front of a wall.
+    decoder: a tiny decoder's file or name for shown frames; None: the VAE.
+    restart_on_drift: whether a walk restarts from its image when the video degrades.
+    events: named additions to the prompt, such as rain, for clients.
+    stop_when_stuck: whether the camera stops when the frames no longer change.
     """
 
     speed: float = WALKING_SPEED
@@ -94,16 +93,12 @@ def open_live(
     decoder: str | Path | None = None,
     **options: Any,
 ) -> tuple[Engine, Start]:
-    """Load a model and return the Engine and the Start for `live.Session`.
+    """Load a model and return the Engine and the Start for `live.Session`. Raises a LingBotError for invalid options
+    and files.
 
-    ckpt_dir: the model's folder. Its package may have an example: example/image.png, prompt.txt and live.json. The last
-        sets the default size, chunk and schedule.
-    image, prompt: the start image and the prompt; None selects those of the example.
-    decoder: a tiny decoder for previews, a file or the name taew2_1. None selects the VAE.
-    options: other fields of GenerateOptions except `output`, such as `width`, `height`, `seed` and `device`. With
-        `continue_from`, a saved state or the folder of a walk, no image is needed.
-
-    Raises a LingBotError for invalid options and files.
+    image, prompt: the start image and prompt; None selects the package's example.
+    decoder: a tiny decoder for previews, a file or a name; None: the VAE.
+    options: other fields of GenerateOptions, except `output`. With `continue_from` no image is needed.
     """
     loaded = LoadedModel(plan_start(ckpt_dir, image=image, prompt=prompt, **options))
     loaded.settings = LiveSettings(decoder=decoder)
@@ -111,8 +106,8 @@ def open_live(
 
 
 def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
-    """Return the plan of a walk, without loading the model. `options` are fields of GenerateOptions except `output`, as
-    in `open_live`, including `image` and `prompt`. Raises a LingBotError for invalid options and files."""
+    """Return the plan of a walk, without loading the model. `options`: as in `open_live`. Raises a LingBotError for
+    invalid options and files."""
     check_types({"ckpt_dir": ckpt_dir}, {"ckpt_dir": str | Path})
     known = {field.name for field in fields(GenerateOptions)} - {"output"}
     unknown = next((name for name in options if name not in known), None)
@@ -123,9 +118,8 @@ def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Return the plan of a walk. A walk has no end, so its attention window is always limited. Raises a LingBotError
-    for an invalid option or file. Also raises it for a model that cannot generate a walk (see `check_walkable`), such
-    as the base model."""
+    """Return the plan of a walk, with a limited attention window. Raises a LingBotError for an invalid option or file,
+    and for a model that cannot walk, such as the base model."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -143,8 +137,7 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Return a copy of the options with the dtypes that are fastest for a walk. On a CPU with bf16 instructions, a
-    `dtype` of None and a `vae_dtype` of "auto" become bf16. Otherwise return the options unchanged."""
+    """Set open dtypes to bf16 on a CPU with bf16 instructions, where bf16 is fastest."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -152,12 +145,10 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
 
 
 class LoadedModel:
-    """A loaded model and the server's settings. `engine` returns a new Engine for each walk. All engines share the
-    weights."""
+    """A loaded model and the server's settings. All engines of the model share the weights."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
-        """Load the model of `plan`. `show(name, unit)` returns the progress display of a loading stage. Raises a
-        LingBotError if memory is too small."""
+        """Load the model of `plan`. Raises a LingBotError if memory is too small."""
         self.plan, self.settings = plan, LiveSettings()
         with StageRecorder(plan.device, show) as stages:
 
@@ -170,16 +161,15 @@ class LoadedModel:
 
     @property
     def start(self) -> Start:
-        """The default Start of a walk: the plan's image, or the end of the saved state that the plan continues."""
+        """The default Start of a walk: the plan's image, or the end of the state that the plan continues."""
         spec, options = self.plan.spec, self.plan.options
         if spec.state is not None:
             return Start.after(spec.state, options.prompt, options.seed or 0)
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
-        """Return an engine for a walk with the given `settings`, by default the server's. Memory was planned for the
-        server's settings, so InputError is raised if the frame's area, the window or the chunk is larger. Also raises
-        InputError for an invalid size or window."""
+        """Return a new engine with the given `settings`, by default the server's. Raises InputError for invalid
+        settings, and for settings that need more memory than planned."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk
@@ -217,9 +207,8 @@ class LoadedModel:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return an engine that can repeat the saved walk in the folder `walk`, with this walk's size, window, chunk
-        and schedule. Raises InputError if the walk needs more memory than the server has planned, and if the folder has
-        no walk that can be repeated."""
+        """Return an engine that can repeat the saved walk in the folder `walk`. Raises InputError if the walk cannot be
+        repeated or needs more memory than planned."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.settings["cells"])
         window, sink, chunk = (replay.settings[name] for name in ("window", "sink", "chunk"))
@@ -227,7 +216,7 @@ class LoadedModel:
         return replace(self.engine(settings), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """Return a new tiny decoder. All tiny decoders of this model share their weights."""
+        """Return a new tiny decoder, with shared weights."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
@@ -239,8 +228,7 @@ class LoadedModel:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder for videos of the size `geometry`. If `exact` is false, the decoder uses the loaded VAE.
-        If `exact` is true, a VAE in fp32 is loaded for it, which on a GPU decodes in tiles."""
+        """Return a new decoder for videos of the size `geometry`. `exact`: whether to load a VAE in fp32 for it."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder
@@ -258,9 +246,8 @@ class LoadedModel:
 
 
 class TextEncoder:
-    """A callable that returns a prompt's embedding, [1, L, D] on the CPU. Embeddings of the last CACHED_PROMPTS prompts
-    are cached. Several threads may call the TextEncoder, also during a walk. `first`: the embedding of the plan's
-    prompt."""
+    """A cached, thread-safe function from a prompt to its embedding, [1, L, D] on the CPU. `first`: the embedding of
+    the plan's prompt."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
         self._plan, self._lock = plan, Lock()

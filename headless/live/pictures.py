@@ -1,5 +1,4 @@
-"""The images in which a walk can begin: those that the live page offers, and those that clients send, with limits on
-formats and sizes."""
+"""The images in which a walk can begin: those that the page offers, and those that clients send."""
 
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..files.pictures import BROKEN, reason
 from .opening import LoadedModel
 
 MOST_EXAMPLES = 12
-"""The page offers at most this many of a package's example images."""
+"""The most of a package's example images that the page offers."""
 MOST_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
 
@@ -27,7 +26,7 @@ class Example(NamedTuple):
     """A start image that the page offers, with its prompt.
 
     name: a caption, such as the prompt or the file's name.
-    own: whether this is the server's start image, which is used if a client sends no image.
+    own: whether this is the server's start image.
     data: the content of the image file.
     kind: the media type of `data`, such as image/png.
     """
@@ -39,16 +38,13 @@ class Example(NamedTuple):
     kind: str
 
     def facts(self) -> dict[str, Any]:
-        """Return `name`, `prompt` and `own` as a dict of JSON values."""
+        """Return `name`, `prompt` and `own` as JSON values."""
         return {"name": self.name, "prompt": self.prompt, "own": self.own}
 
 
 def examples(loaded: LoadedModel) -> list[Example]:
-    """Return the start images that the page offers. The first is the server's start image.
-
-    Up to MOST_EXAMPLES other PNG files follow, from the folder `example` in the model's folder or, if missing, next to
-    it. If no PNG file exists, a drawn landscape follows instead.
-    """
+    """Return the start images that the page offers: the server's, then the package's examples, or a drawn landscape if
+    the package has none."""
     start = loaded.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
@@ -62,8 +58,7 @@ def examples(loaded: LoadedModel) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file. Its prompt is in a text file next to it: prompt.txt for image.png, else the
-    same name with the suffix .txt. If this file is missing or empty, the prompt is `otherwise`."""
+    """Return the example of a PNG file, with the prompt in the text file next to it, else `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")
@@ -76,9 +71,8 @@ def _jpeg(image: Image.Image) -> bytes:
 
 
 def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. The image is never resized. If
-    `crop` is true, it is cropped around the centre to the aspect ratio of `size` (height, width). Raises InputError for
-    other formats and more than MOST_PIXELS pixels."""
+    """Return the pixels, uint8 [H, W, 3], of a PNG, JPEG or WebP file. `crop`: whether to crop to the aspect ratio of
+    `size` (height, width). Raises InputError for other files and too many pixels."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:
@@ -99,7 +93,6 @@ def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray
 
 
 def upload_notes(data: bytes) -> tuple[str, ...]:
-    """Return notes for the user on applied or ignored metadata, such as transparency, of an image file. `data`: the
-    file's content, as for `read_upload`."""
+    """Return notes on how an uploaded image is read, such as its transparency. `data`: the file's content."""
     with Image.open(BytesIO(data), formats=READ) as image:
         return pixels_of(image, data[:HEAD]).notes

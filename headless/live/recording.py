@@ -1,5 +1,4 @@
-"""The video file of a walk, written during the walk. If the user goes back in the walk, the end of the file is cut
-off."""
+"""The video file of a walk, which is written during the walk and cut when the user goes back."""
 
 import logging
 import os
@@ -20,30 +19,25 @@ from ..files.encoding import PartEncoder
 
 log = logging.getLogger(__name__)
 PART = 16
-"""The number of frames in a part of the video. A part begins with a key frame and can be played as soon as it is
-written."""
+"""The number of frames in a part of the video. A part begins with a key frame."""
 PRESET = "veryfast"
-"""The libx264 preset of walks, which takes 4 ms for a frame of 464x832 on one core. The preset `ultrafast` takes 1 ms,
-but the files are 2.3 times as large. With `ultrafast`, `camera measure` wrongly reported that two of six walks do not
-follow their paths."""
+"""The libx264 preset of walks. `ultrafast` is faster, but its artifacts mislead `camera measure`."""
 MOST_WAITING = 24
-"""At most this many batches of frames wait for encoding. Further batches are dropped, so that a walk never waits for
-the encoder."""
+"""The most batches of frames that wait for encoding. Further batches are dropped."""
 
 
 class WalkRecording:
-    """A video file of a walk that can be played at any time, even if the process is killed.
+    """A video file of a walk that can be played at any time.
 
-    left_out: the number of dropped frames. Copies of the next frame replace a dropped frame, so the closed file has
-        every frame number of the walk.
-    failure: the reason if writing has failed, as on a full disk, else empty. The walk then goes on without the video.
+    left_out: the number of dropped frames, which copies of later frames replace.
+    failure: the reason if writing has failed, else empty.
     """
 
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the thread that writes the video. `first`: the number that the video's first frame has in the walk.
-        `tell(message)` is called when a frame is dropped for the first time, and when writing fails."""
+        """Start the writing thread. `first`: the number of the first frame in the walk. `tell(message)` is called for
+        the first dropped frame, and when writing fails."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame
@@ -52,8 +46,7 @@ class WalkRecording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, the frames are dropped. With `wait` they are not dropped:
-        the call waits until the queue has room."""
+        """Queue frames for encoding. If the queue is full, drop them, or with `wait` wait for room."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
@@ -65,13 +58,12 @@ class WalkRecording:
             self._say(f"frames come faster than the video {self.path} is written: some are replaced by later ones")
 
     def cut(self, number: int) -> None:
-        """Remove frame number `number` of the walk, and all later frames, from the video. Frames that are added
-        afterwards take their place."""
+        """Remove frame `number` of the walk and all later frames from the video."""
         self._ends = number
         self._queue.put(number)
 
     def close(self) -> None:
-        """Wait until all queued frames are written, and end the thread."""
+        """Write all queued frames, and end the thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -98,7 +90,7 @@ class WalkRecording:
 
 
 class _SegmentedVideo:
-    """A video file in parts of PART frames, so that its end can be cut off at any frame."""
+    """A video file in parts of PART frames, which can be cut at any frame."""
 
     def __init__(self, path: Path, fps: int) -> None:
         self._path, self._fps = path, fps
@@ -112,14 +104,12 @@ class _SegmentedVideo:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append frames, uint8 [n, H, W, 3]. The first has the number `at` in the file. If frames before `at` are
-        missing, copies of the first new frame replace them."""
+        """Append frames, uint8 [n, H, W, 3], from the number `at` on. Copies of the first one fill a gap."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Cut the file after its first `frames` frames. Complete parts are copied without encoding. The remaining
-        frames, less than a part, are decoded, and encoded again together with later frames."""
+        """Cut the file after its first `frames` frames. Complete parts are copied without encoding."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:
@@ -135,7 +125,7 @@ class _SegmentedVideo:
         self._parts.pipe = self._file
 
     def close(self, frames: int) -> None:
-        """Write the last part and close the file. The last frame is repeated until the file has `frames` frames."""
+        """Write the last part and close the file, with the last frame repeated up to `frames` frames."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:
@@ -154,12 +144,10 @@ class _SegmentedVideo:
 
 
 class _Parts(PartEncoder):
-    """A writer of a video file in parts of PART frames. It can also copy parts from a file that another object of this
-    class has written."""
+    """A writer of a video file in parts of PART frames, which can also copy parts of another file."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames of another file without encoding them again. `frames` is a multiple of PART.
-        `video` is the other file, written by this class and opened with PyAV."""
+        """Copy the first `frames` frames (a multiple of PART) of another file of this class, without encoding."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):

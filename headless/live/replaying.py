@@ -10,11 +10,8 @@ from .opening import LoadedModel
 
 
 def replay(loaded: LoadedModel, walk: Path, folder: Path) -> str:
-    """Repeat the saved walk in the folder `walk`, and save the new walk within `folder`. Return a message that states
-    whether the latents of both walks are equal, and if not, their largest difference.
-
-    Raises InputError for an invalid walk, for a walk that needs more memory than planned, and if the disk is full.
-    """
+    """Repeat a saved walk within `folder`. Return a message that states whether the latents of both walks are equal.
+    Raises InputError for an invalid walk and for a full disk."""
     engine = loaded.engine_of(walk)
     with Session.replay(engine, walk, folder=folder, fps=0) as session:
         for _ in session:

@@ -24,17 +24,8 @@ HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 async def serve(
     loaded: LoadedModel, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
-    """Serve the live page and its walks until the process receives a signal, and print the page's address.
-
-    folder: the folder in which walks are saved.
-    port: the port to listen on; 0 selects a free port.
-    token: a secret with which other machines may connect; empty if only this machine may connect.
-    origins: the addresses of other web pages that may connect.
-    show_page: whether to open the page in a browser.
-    host: the address to listen on. Empty means this machine only, or all addresses if there is a token.
-
-    Raises InputError for an unusable port or host.
-    """
+    """Serve the live page and its walks until a signal, and print the address. `port` 0 selects a free one. `token`,
+    `origins`: see `Site`. Raises InputError for an unusable port or host."""
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():
         for number in END_SIGNALS:
@@ -54,19 +45,18 @@ async def serve(
 
 
 def bracketed(host: str) -> str:
-    """Return `host` as part of a URL: an IPv6 address in square brackets, any other host unchanged."""
+    """Return `host` for a URL, with an IPv6 address in square brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def is_here(host: str) -> bool:
-    """Return whether `host` is a loopback address (localhost, ::1 or 127.x.x.x), which only programs on this machine
-    can reach."""
+    """Return whether `host` is a loopback address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Raise InputError if the server cannot listen on `port` at the address `host`. An empty `host` means 127.0.0.1
-    (this machine only), or, if `everywhere` is true, all addresses of this machine."""
+    """Raise InputError if the server cannot listen on `port`. An empty `host` means 127.0.0.1, or with `everywhere` all
+    addresses."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()
@@ -102,9 +92,8 @@ async def running(
     limits: TimeLimits | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, WalkServer]]:
-    """Run a live server within this context. Yield the port that the server listens on, and its WalkServer. `limits`:
-    the time limits for clients; None selects the defaults. For the other arguments see `serve`. Raises InputError for
-    an unusable port or host."""
+    """Run a live server within this context. Yield its port and its WalkServer. For the arguments see `serve`. Raises
+    InputError for an unusable port or host."""
     limits = limits or TimeLimits()
     site = Site(WalkServer(loaded, folder, limits), token, origins)
     runner = web.AppRunner(

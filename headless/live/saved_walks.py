@@ -25,24 +25,17 @@ WALK_FILES = (
     "camera/poses.npy",
     "camera/intrinsics.npy",
 )
-"""The patterns of the files that a walk writes into its folder. When a walk is deleted, other files in its folder
-stay."""
+"""The patterns of a walk's files. Other files in a walk's folder are never deleted."""
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
-    """Return a dict of JSON values for each saved walk in `folder`, the newest first:
-
-    name: the name of the walk's folder.
-    time: the local time of the last write to the settings file, as YYYY-MM-DD HH:MM.
-    seconds: the length of the video at 16 frames per second.
-    prompt: the last prompt, or a message if the settings file cannot be read.
-    megabytes: the size of all files in the walk's folder.
-    """
+    """Return name, local time, seconds, prompt and megabytes of each saved walk in `folder`, as JSON values, the newest
+    first."""
     return [_facts(walk) for walk in reversed(saved_walks(folder))]
 
 
 def describe_walks(folder: Path) -> str:
-    """Return a line of text for each saved walk in a folder, the newest first, and a line with the number of walks."""
+    """Return a line of text for each saved walk, the newest first, and a line with the number of walks."""
     rows = list_walks(folder)
     lines = [
         f"{row['name']:10} {row['time']} {row['seconds']:7.1f} s {row['megabytes']:8.1f} MB  {row['prompt'][:60]}"
@@ -52,12 +45,8 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
-    """Delete all saved walks in `folder` except the newest `keep`. Return the names of the deleted walks. If a walk's
-    folder stays because it has other files, a note follows the walk's name.
-
-    Two kinds of walks are spared: walks that any process is still making, and walks in `used`. A path in `used` is a
-    walk's folder, or a file directly in it. Raises InputError if a file cannot be deleted.
-    """
+    """Delete all but the newest `keep` walks, without running ones and those in `used`. Return the names, with a note
+    if other files stay. Raises InputError if a file cannot be deleted."""
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]
     removed = [walk for walk in old if walk.resolve() not in spared and not is_locked(walk / SETTINGS_FILE)]
@@ -65,8 +54,7 @@ def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]
 
 
 def _remove(walk: Path) -> bool:
-    """Delete the files that a walk wrote, and its folders if they become empty. If `walk` is a symbolic link, delete
-    only the link. Return whether the walk's folder is gone."""
+    """Delete a walk's files and empty folders, or the symbolic link. Return whether the walk's folder is gone."""
     try:
         if walk.is_symlink():
             walk.unlink()

@@ -1,9 +1,4 @@
-"""The web application of the live server: the live page, an endpoint that also accepts clients of SGLang's realtime
-video protocol, and access control.
-
-By default only this machine can connect; other machines need the token in the address. Requests from other sites' pages
-are rejected by their Origin header. No input from a client is used as a file path.
-"""
+"""The web application of the live server: page, endpoint in SGLang's realtime video protocol, and access control."""
 
 import asyncio
 import io
@@ -46,8 +41,8 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 class Site:
     """A live server's WalkServer and its access rules.
 
-    token: the secret that a client must send. It is empty if only this machine can connect.
-    origins: the addresses of other web pages that may connect, such as http://localhost:8000.
+    token: the secret of other machines; empty if only this machine may connect.
+    origins: other web pages that may connect, such as http://localhost:8000.
     connections: the number of open connections.
     """
 
@@ -57,7 +52,7 @@ class Site:
     connections: int = field(default=0, init=False)
 
     def refusal(self, request: web.Request) -> str:
-        """Return the reason for which a request is rejected, or "" if it is allowed."""
+        """Return why a request is rejected, or "" if it is allowed."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
@@ -72,7 +67,7 @@ class Site:
 
 
 def make_app(site: Site) -> web.Application:
-    """Return the aiohttp application of the live server. The shutdown of the application ends the current walk."""
+    """Return the aiohttp application of the live server. Its shutdown ends the current walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     loaded = site.server.loaded
     model = {
@@ -127,8 +122,7 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the cookie with the access token. Browsers share cookies between all ports of a machine, so
-    the name contains the port: servers on other ports have other cookies."""
+    """Return the name of the access cookie, with the port, because browsers share cookies between ports."""
     return f"lingbot_world_{request.url.port}"
 
 
@@ -162,12 +156,7 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return a file of the current walk: the saved state, the video, or a zip file of poses and intrinsics. The last
-    part of the request's path is `state`, `video` or `path`.
-
-    Status 404 means that the request lacks the walk's token or that the video does not exist. Status 409 comes with the
-    reason why the file cannot be made, for instance because the walk has no chunk.
-    """
+    """Return the current walk's state, video or camera path, with status 404 if missing, 409 if it cannot be made."""
     visit = site.server.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

@@ -23,15 +23,12 @@ from .pictures import read_upload, upload_notes
 
 
 class Visit:
-    """The session of one client. If the connection breaks, the session stays open so that the client can reconnect.
-
-    Methods are called in the thread of the server's event loop. Three slow operations may run in another thread: the
-    constructor, `do` with the event `restart`, and closing the session.
-    """
+    """The session of one client, which stays open for reconnection. Methods run in the event loop's thread. The
+    constructor, `restart` and closing may run in another."""
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
-        """Open a session for a client. `init`: the client's first message. `folder`: the folder in which the walk gets
-        a subfolder. Raises InputError for settings that the model or the server does not support."""
+        """Open a session for a client's first message `init`. The walk gets a subfolder of `folder`. Raises InputError
+        for unsupported settings."""
         self.loaded, self.init, self.token = loaded, init, secrets.token_urlsafe(12)
         server = loaded.settings
         self.client: Client | None = None
@@ -62,8 +59,8 @@ class Visit:
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], tell: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Start the session's thread, which makes the video. `deliver(frames)` is called with new frames. `tell(kind,
-        facts)` is called for the session's events (see `EventCallback`). Both are called in the event loop `loop`."""
+        """Start the session's thread. `deliver(frames)` and `tell(kind, facts)` (see `EventCallback`) are called in the
+        event loop `loop`."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -72,8 +69,7 @@ class Visit:
         self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, tell))
 
     def do(self, event: ClientEvent) -> None:
-        """Apply a client's event, such as a key press, to the session. The event `restart` begins a new walk. Raises a
-        LingBotError for an invalid event."""
+        """Apply a client's event, such as a key press, to the session. Raises a LingBotError for an invalid event."""
         if event.kind == "restart":
             again = replace(event.payload, is_own_page=self.init.is_own_page)
             self.session.restart(self._start(again))
@@ -81,8 +77,8 @@ class Visit:
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
-        """Return the walk's first status message, with the reconnection token under the key `resume`. Raises InputError
-        during a restart, when no walk exists."""
+        """Return the walk's first status message, with the reconnection token as `resume`. Raises InputError during a
+        restart."""
         first = start_status(self.session, self.init.fps)
         return first | {"notes": [*first["notes"], *self.notes], "resume": self.token}
 
@@ -101,12 +97,7 @@ def _replay(loaded: LoadedModel, init: Init, folder: Path) -> tuple[Engine, Sess
 
 
 def _start(loaded: LoadedModel, init: Init, size: tuple[int, int]) -> Start:
-    """Return the Start of a walk from a client's first message `init`. Missing fields come from the server's Start.
-    Without an image the walk continues the server's saved state, if it has one.
-
-    `size` is the (height, width) of the walk's video, to which the image is resized. Raises InputError for an
-    unreadable image.
-    """
+    """Return the Start from a client's first message `init`. Missing fields come from the server's Start."""
     begin = loaded.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

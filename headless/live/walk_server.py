@@ -1,4 +1,4 @@
-"""A server's loaded model and its clients: the current walk, the queue of waiting clients, and reconnection."""
+"""The clients of a server's loaded model: the current walk, the queue, and reconnection."""
 
 import asyncio
 import secrets
@@ -22,15 +22,14 @@ from .visit import Visit
 
 T = TypeVar("T")
 MOST_QUEUED = 8
-"""At most this many clients wait for the model."""
+"""The most clients that wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
-"""The client of the current walk gets measurements, such as the frame rate, every this many seconds."""
+"""The seconds between two messages with measurements, such as the frame rate."""
 
 
 class WalkServer:
-    """A loaded model and its clients: one walks, and up to MOST_QUEUED wait in a queue. All methods run in the event
-    loop, and slow operations in threads."""
+    """A loaded model and its clients: one walks, and up to MOST_QUEUED wait. All methods run in the event loop."""
 
     def __init__(self, loaded: LoadedModel, folder: Path, limits: TimeLimits) -> None:
         self.loaded, self.folder, self.limits = loaded, folder, limits
@@ -43,18 +42,8 @@ class WalkServer:
         self._lost_at = 0.0
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client until the client disconnects or the walk ends.
-
-        socket: the connection for messages to the client.
-        init: the client's first message.
-        inbox: the client's further messages.
-
-        Raises InputError in these cases:
-
-        - The model or the server does not support the settings in `init`.
-        - Too many clients wait.
-        - The walk to which the client wants to return has ended.
-        """
+        """Serve a client until the client disconnects or the walk ends. `init`: the first message. `inbox`: further
+        messages. Raises InputError for unsupported settings, a full queue, or an ended walk."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
@@ -73,9 +62,8 @@ class WalkServer:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the Visit of the current walk if `init` has this walk's token for reconnection. Return None if `init`
-        has no token, because the client then begins a new walk. Raises InputError for the token of a walk that has
-        ended."""
+        """Return the current Visit if `init` has its token, or None without a token. Raises InputError for another
+        token."""
         visit = self.visit
         if not init.resume:
             return None
@@ -89,20 +77,13 @@ class WalkServer:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the model is free. During this time the messages in `inbox` are read, only to notice that the
-        client disconnects.
-
-        SGLang's protocol has no message that makes a client wait. A client with this protocol may therefore wait
-        only if the wait will be short: no other client waits, and the current walk is ending, idle or without a
-        connection.
-
-        Raises ConnectionError if the client disconnects. Raises InputError if MOST_QUEUED clients already wait, and for
-        a client of SGLang's protocol that may not wait.
-        """
+        """Wait until the model is free. Raises ConnectionError if the client disconnects, and InputError if the client
+        may not wait."""
         if not self._taken:
             self._taken = True
             return
         idle = self.visit is not None and self.visit.idle
+        # SGLang's protocol cannot tell a client to wait, so its clients wait only if the wait will be short.
         soon = (self._leaving or self._held is not None or idle) and not self._queue
         if not (client.is_own_page or soon) or len(self._queue) >= MOST_QUEUED:
             raise InputError(f"another client walks here, and {len(self._queue)} wait in line; try again later")
@@ -131,7 +112,7 @@ class WalkServer:
             client.queue_message({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
-        """Let the first client of the queue use the model. If the queue is empty, mark the model as free."""
+        """Let the first client of the queue use the model, or mark the model as free."""
         self._taken = bool(self._queue)
         if self._queue:
             self._queue.popleft()[0].set_result(None)
@@ -176,8 +157,7 @@ class WalkServer:
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
-        """Return a walk's first status message. During a restart, wait for the new walk. Raises InputError if the
-        session has ended before there is a walk."""
+        """Return a walk's first status message. During a restart, wait for the new walk."""
         while True:
             try:
                 return visit.facts()
@@ -218,13 +198,7 @@ class WalkServer:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send measurements, such as the frame rate, to the client every BETWEEN_FIGURES seconds. Return when the walk
-        must end for lack of input:
-
-        - After `limits.idle` seconds without input the walk is idle: it is paused, and must end as soon as another
-          client waits. A walk with a requested number of chunks never becomes idle.
-        - After `limits.gone` seconds without input any walk must end.
-        """
+        """Send measurements, and pause an idle walk. Return when the walk must end for lack of input."""
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)
             quiet = seconds_since_input(visit.session)
@@ -244,8 +218,7 @@ class WalkServer:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause the walk of a client that lost its connection, so that the client can reconnect. `_limit_hold` sets for
-        how long."""
+        """Pause the walk of a client that lost its connection."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.release_all()
         visit.session.pause()
@@ -253,9 +226,7 @@ class WalkServer:
         self._limit_hold()
 
     def _limit_hold(self) -> None:
-        """Set the time at which a walk without a connection ends unless its client reconnects. This is
-        `limits.reconnect` seconds after the connection was lost, or `limits.reconnect_in_line` seconds if another
-        client waits."""
+        """Set when a walk without a connection ends: sooner if another client waits."""
         if self._held is not None:
             self._held.cancel()
         limit = self.limits.reconnect_in_line if self._queue else self.limits.reconnect
@@ -279,8 +250,7 @@ class WalkServer:
             self._next()
 
     async def close(self) -> None:
-        """End and save the current walk, because the server shuts down. Tell its client the name of the walk's folder.
-        Clients that wait get no turn."""
+        """End and save the current walk, and tell its client the walk's folder. Clients that wait get no turn."""
         self._queue.clear()
         if self._held is not None:
             self._held.cancel()

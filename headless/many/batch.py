@@ -1,6 +1,4 @@
-"""The command `lingbot-world batch`: make many videos, and record the outcome of each in a manifest file. Videos of one
-size are made together, so that each expert is loaded only once for all of them. Finished jobs are skipped. If a job
-fails, the batch goes on."""
+"""The command `lingbot-world batch`: make many videos, and record each outcome in a manifest."""
 
 import json
 import secrets
@@ -35,16 +33,15 @@ from .manifest import Manifest, Outcome, lock_batch
 from .model_cache import ModelCache, OpenFiles
 
 VIDEOS_AT_ONCE = 8
-"""At most this many videos are sampled together before the first of them is decoded and written. If the batch is
-stopped, at most these videos are lost."""
+"""The most videos that are sampled together before the first of them is decoded."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
-"""A message names at most this many jobs."""
+"""The most jobs that a message names."""
 
 
 @dataclass(frozen=True)
 class SeededJob:
-    """A job and the seed of its noise, which is random if the job sets none."""
+    """A job and the seed of its noise."""
 
     job: Job
     seed: int
@@ -52,7 +49,7 @@ class SeededJob:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of jobs: `done` by this run, `skipped` because an earlier run finished them, and `failed`."""
+    """The numbers of jobs. `skipped`: jobs that an earlier run finished."""
 
     done: int
     skipped: int
@@ -60,8 +57,7 @@ class Counts:
 
 
 RunGroups = Callable[[list[list[SeededJob]], Path], Iterator[Outcome]]
-"""A function run_groups(groups, folder) that makes the videos of groups of jobs in the batch's folder. It yields the
-outcome of each job when the job ends."""
+"""A function run_groups(groups, folder) that makes the videos and yields each job's outcome."""
 
 
 def run_batch(
@@ -72,18 +68,8 @@ def run_batch(
     tell: Callable[[str], None] = lambda _text: None,
     begin: Callable[[AnyPlan], str] = lambda _plan: "",
 ) -> Counts:
-    """Make the missing and the outdated videos of a batch in `folder`, and record each outcome in the batch's manifest.
-    Return the numbers of jobs that were done, skipped and failed.
-
-    show: a function show(name, unit) that returns the progress display of a stage.
-    run_groups: the function that makes the videos, by default in this process.
-    tell: a function tell(message) that is called with notes and reasons of failures.
-    begin: a function begin(plan) that is called before each group in this process. It may set torch's number of threads
-        for the group, and returns a note or "".
-
-    Raises InputError if `folder` is a file or in use. Also raises InputError if a job without `overwrite` has a video
-    but no row in the manifest.
-    """
+    """Make a batch's missing and outdated videos, and record the outcomes. `begin(plan)` is called before each group
+    and returns a note. Raises InputError for a folder in use, or a video without a row."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_batch(folder):
@@ -112,8 +98,7 @@ def _run_here(
     tell: Callable[[str], None],
     begin: Callable[[AnyPlan], str],
 ) -> Iterator[Outcome]:
-    """Make the videos of all groups in this process, and yield the outcome of each job. The arguments are those of
-    `run_batch`; `planned` is the result of `_plan`. Equal notes of `begin` are passed to `tell` only once."""
+    """Make the videos in this process, and yield the outcomes. Equal notes of `begin` are passed on once."""
     cache, threads, told = ModelCache(), torch.get_num_threads(), {""}
     for plan, group in planned:
         torch.set_num_threads(threads)
@@ -125,8 +110,7 @@ def _run_here(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """At the end of this context, record each job that has a video but no row in the manifest as failed: it was
-    interrupted. Without a row, the next run would refuse to replace the job's video."""
+    """Record interrupted jobs that have a video as failed, so that the next run may replace the video."""
     try:
         yield
     finally:
@@ -136,12 +120,8 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
-    """Check every job of a batch without writing to `folder`, and return the expected counts of `run_batch`.
-    `tell(message)` is called with notes, groups of jobs and expected failures.
-
-    Raises InputError if `folder` is a file. Also raises InputError if a job without `overwrite` has a video but no row
-    in the manifest.
-    """
+    """Check a batch without writing to `folder`, and return the expected counts of `run_batch`. `tell(message)` gets
+    notes, groups and expected failures."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -161,12 +141,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs with a missing or outdated video. The returned copies have `overwrite` set, so that the outdated
-    video may be replaced. `tell(message)` is called with the reason for each outdated video.
-
-    Raises InputError if a job without `overwrite` has a video but no row in the manifest, because an earlier batch did
-    not make this video.
-    """
+    """Return the jobs with a missing or outdated video, with `overwrite` set. Raises InputError for a video without a
+    row."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -182,12 +158,7 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[SeededJob]]], list[Outcome]]:
-    """Divide the jobs `waiting` into groups that run together. Return the groups, each as (plan of one job, jobs), and
-    the outcomes of jobs that cannot start.
-
-    A group has at most VIDEOS_AT_ONCE jobs, which differ only in image, prompts, seed, camera path and fps.
-    `tell(message)` is called with the plans' notes. Camera paths are written as pose folders within `folder`.
-    """
+    """Divide jobs into groups that run together, each with one job's plan. Also return the outcomes of invalid jobs."""
     alike: dict[str, list[SeededJob]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -220,8 +191,7 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return a job's options. A camera path from `preset` or `keys` is written as a pose folder within `folder`, which
-    becomes `action_path`."""
+    """Return a job's options, with a path from `preset` or `keys` written as a pose folder."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -235,7 +205,7 @@ def run_group(
     group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress = silent
 ) -> Iterator[Outcome]:
     """Make the videos of a group of jobs together, and yield each outcome. After an error, each unfinished job runs
-    alone, and its outcome is a failure if it fails again. `cache`: the models and open files of earlier groups."""
+    once more, alone."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _make_videos(group, folder, cache, show):
@@ -253,8 +223,7 @@ def run_group(
 
 
 def _make_videos(group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[SeededJob]:
-    """Make the videos of a group, and yield each job as soon as its video is written. Videos of causal models are made
-    one after the other."""
+    """Yield each job as soon as its video is written."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
@@ -275,7 +244,7 @@ def _make_videos(group: list[SeededJob], folder: Path, cache: ModelCache, show: 
 
 
 def _sample(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache) -> list[Tensor]:
-    """Return the sampled latent of each plan, [1, 16, f, h, w] on the CPU."""
+    """Return each plan's sampled latent, [1, 16, f, h, w], on the CPU."""
     first = plans[0]
     prompts = _encode_prompts(plans, stages)
     encoded = [condition_on_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
@@ -290,7 +259,7 @@ def _sample(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache)
 
 
 def _encode_prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
-    """Return the embeddings, [1, L, D] each on the CPU, of the plans' prompts and negative prompts, by text."""
+    """Return the plans' embeddings, [1, L, D] each, on the CPU, by prompt."""
     texts = list(dict.fromkeys(text for plan in plans for text in texts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):

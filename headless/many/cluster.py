@@ -1,6 +1,4 @@
-"""The option `lingbot-world batch --ray`: run groups of jobs on Ray actors, one per GPU of a cluster or of this
-machine. All machines must have the input files at the same paths. If an actor is lost, another actor makes the lost
-actor's unfinished videos."""
+"""The option `lingbot-world batch --ray`: run groups of jobs on Ray actors, one per GPU."""
 
 import gc
 import logging
@@ -19,25 +17,18 @@ from .manifest import Outcome
 from .model_cache import ModelCache
 
 LOCAL = "local"
-"""The value of `address`, defined by Ray, that starts a new cluster on this machine."""
+"""Ray's address for a new cluster on this machine."""
 ANSWER_SECONDS = 5
-"""The seconds within which a cluster must respond, in addition to the 10 s that Ray takes to connect."""
+"""The seconds within which a cluster must respond, after Ray's own 10 s for the connection."""
 LEAVE_SECONDS = 60
-"""At the end of a batch, the wait for each actor's thread takes at most this many seconds."""
+"""The most seconds to wait for each actor's thread at the end of a batch."""
 MOST_TRIES = 3
-"""A job fails if the actor is lost in this many attempts to make its video."""
+"""A job fails after this many lost actors."""
 
 
 def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
-    """Connect to a Ray cluster, and return a function that runs groups of jobs on it.
-
-    address: HOST:PORT, or "local" to start a cluster here.
-    workers: the number of Ray actors. None means one per GPU of the cluster, or one per CPU if `on_gpus` is false.
-    on_gpus: whether each actor needs a GPU.
-
-    Raises DependencyError without Ray. Raises InputError if Ray does not start, if no cluster responds, and if
-    `workers` is None and the cluster has no GPU (or CPU).
-    """
+    """Connect to a Ray cluster at HOST:PORT or "local", and return a function that runs groups on it. `workers` None is
+    one actor per GPU or CPU. Raises DependencyError or InputError without Ray."""
     try:
         import ray
     except ImportError as error:
@@ -67,11 +58,7 @@ def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 
 def _ask(address: str) -> None:
-    """Check within 15 s whether a cluster responds at HOST:PORT, because ray.init would wait for minutes. Raises Ray's
-    error if no cluster responds.
-
-    Nothing is checked for another kind of address, or if the version of Ray lacks the internal functions used here.
-    """
+    """Raise Ray's error if no cluster responds at HOST:PORT, because ray.init would wait for minutes."""
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):
@@ -83,14 +70,14 @@ def _ask(address: str) -> None:
 
 
 class Worker:
-    """A Ray actor that makes the videos of groups of jobs, with a cache of open files and models."""
+    """A Ray actor that makes the videos of groups of jobs."""
 
     def __init__(self) -> None:
         gc.freeze()  # a run collects garbage after each stage; scanning the imported modules would take 0.1 s
         self._cache = ModelCache()
 
     def ready(self) -> bool:
-        """Return True, which shows the caller that the actor has started."""
+        """Return True once the actor has started."""
         return True
 
     def run(self, group: list[SeededJob], folder: Path) -> Iterator[Outcome]:
@@ -100,8 +87,7 @@ class Worker:
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[SeededJob]], folder: Path
 ) -> Iterator[Outcome]:
-    """Run groups of jobs on `count` Ray actors, and yield each outcome when it arrives. `new_worker()` starts and
-    returns an actor. A thread of this process serves each actor."""
+    """Run groups on `count` Ray actors, each served by a thread, and yield the outcomes."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Attempt | None] = queue.Queue()
     done = threading.Event()
@@ -132,13 +118,7 @@ class _Attempt:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups of jobs from the queue `waiting` on a Ray actor from `new_worker()`, until `done` is set. Put each
-    job's outcome into `outcomes`.
-
-    A group is taken from the queue only after the actor has started, so that other threads can take the group until
-    then. If the actor is lost, a new one starts. The lost actor's unfinished jobs are queued again, each alone. A job
-    fails after MOST_TRIES attempts.
-    """
+    """Run groups from the queue `waiting` on an actor. If it is lost, queue its unfinished jobs again."""
     import ray
 
     worker = None
@@ -170,8 +150,7 @@ def _serve(
 
 
 def _await_actor(worker: Any, done: threading.Event) -> Any:
-    """Return the Ray actor once it has started, or None if `done` is set first. Raises Ray's error if the actor is
-    lost."""
+    """Return the actor once it has started, or None if `done` is set first."""
     import ray
 
     answer = worker.ready.remote()

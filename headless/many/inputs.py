@@ -12,20 +12,18 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""A file of more than this many bytes is hashed by its size and modification time, a smaller one by its size and
-content."""
+"""A file of more bytes is hashed by its size and modification time, a smaller one by its content."""
 
 
 class InputHashes:
-    """A cache of hashes of the jobs' input files. A file that several jobs use is read only once, unless the file's
-    size or modification time changes."""
+    """A cache of hashes of the jobs' input files."""
 
     def __init__(self) -> None:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return SHA-256 hashes of a job's input files by name. A name is an option, such as "image", or a part of the
-        package, such as "vae". A name with an unreadable file is left out, because the job itself reports the error."""
+        """Return SHA-256 hashes of a job's input files by option, such as "image", or package part, such as "vae". A
+        name with an unreadable file is left out."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
@@ -44,7 +42,7 @@ class InputHashes:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return a job's input files by option: `image`, `continue_from`, `events`, `lora` and `action_path`, if set."""
+    """Return a job's input files by option, without the model package."""
     given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
@@ -57,8 +55,7 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of a job's model package by part: models, text encoder, VAE and tokenizer; {} for an invalid
-    package."""
+    """Return the files of a job's model package by part, or {} for an invalid package."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}

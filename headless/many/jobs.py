@@ -21,7 +21,7 @@ FOR_ALL = (
     *("device", "decoder_device", "dtype", "vae_dtype"),
     *("residency", "camera_cache", "vae_tiling", "shard", "kv_cache"),
 )
-"""The options that a single job cannot set: they are set once, for all jobs of a batch."""
+"""The options that are set once, for all jobs of a batch."""
 _NUMBERS = {
     name: kind
     for name, hint in get_type_hints(GenerateOptions).items()
@@ -32,9 +32,9 @@ _NUMBERS = {
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
-"""A pattern for file names that Windows reserves for devices."""
+"""The file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""A job's name has at most this many bytes. File systems allow 255, and unfinished files have suffixes."""
+"""The most bytes of a job's name. File systems allow 255, and unfinished files have suffixes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Job:
     """A video of a batch.
 
     name: the file name without the suffix.
-    camera: the option in CAMERAS that sets the camera path, with its value, such as ("keys", "w-10"); None without one.
+    camera: the option in CAMERAS and its value, such as ("keys", "w-10"), or None.
     """
 
     name: str
@@ -60,14 +60,8 @@ class Job:
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs in a .jsonl or .csv file, in the order of its lines.
-
-    defaults: the options of the command, for all that a job does not set.
-    folder: the folder for the videos.
-
-    Raises InputError, with the line's number, for an invalid job and for a second job of the same name. Names are
-    compared without upper and lower case. Also raises InputError for a file without jobs.
-    """
+    """Return the jobs in a .jsonl or .csv file. `defaults`: the options that a job does not set. Raises InputError for
+    an invalid job, for equal names, and without jobs."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -102,8 +96,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield (line number, non-empty values by column) for each row of a .csv file. Raises InputError for repeated
-    columns, more values than columns, and an unclosed quote, which would join all later rows."""
+    """Yield (line number, non-empty values by column) of a .csv file. Raises InputError for an invalid table."""
     rows = csv.DictReader(StringIO(text), strict=True)
     try:
         names = rows.fieldnames or ()
@@ -160,11 +153,8 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """Return the path `given` in a job, with ~ expanded. A relative path is relative to the folder `base`.
-
-    Lists of jobs may come from Windows, so a backslash separates folders on every system. One exception: if a file with
-    the backslash in its name exists, the path is used as it is. Raises InputError for an empty path.
-    """
+    """Return a job's path, relative to the folder `base`. A backslash separates folders, unless a file's name has
+    it."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     path, windows = base / os.path.expanduser(given), PureWindowsPath(given)
@@ -174,8 +164,7 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return the value `given` for the option `name`, converted to the option's type. Values from a .csv file are text.
-    Raises InputError for a value that cannot be converted."""
+    """Return `given`, converted to the type of the option `name`. Raises InputError if this is impossible."""
     expected = "a number"
     try:
         if name == "guide_scale":

@@ -1,4 +1,4 @@
-"""The manifest of a batch, manifest.jsonl with the outcome of each job, and the lock of the batch's folder."""
+"""The manifest of a batch, manifest.jsonl with each job's outcome, and the lock of the batch's folder."""
 
 import hashlib
 import json
@@ -21,18 +21,16 @@ MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
 FILES = "files"
-"""The key in a row for the hashes of the job's input files (see `InputHashes.of`)."""
+"""The key of the input files' hashes in a row."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
-"""A pattern for the beginning of a row. It finds the job's name in a row that was not written completely."""
+"""The pattern of the job's name in an incomplete row."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a job.
 
-    seconds: the time since the previous video of the group was written, or since the group began; 0 after a failure. A
-        group is the jobs that `run_group` runs together. The base model samples all videos of a group before the first
-        one is written, so the first video then has most of the time.
+    seconds: the time since the group's previous video; 0 after a failure.
     error: the reason of a failure, or None.
     """
 
@@ -44,8 +42,7 @@ class Outcome:
 
 @contextmanager
 def lock_batch(folder: Path) -> Iterator[None]:
-    """Lock a batch's folder within this context. Raises InputError if another batch has locked the folder. If the
-    process dies, the operating system releases the lock."""
+    """Lock a batch's folder within this context. Raises InputError if another batch has locked the folder."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield
@@ -56,7 +53,7 @@ def lock_batch(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """The manifest of a batch, with a row for each job that has finished or failed. A job's last row counts."""
+    """The manifest of a batch, with rows of finished and failed jobs. A job's last row counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -65,12 +62,10 @@ class Manifest:
         self._begun: dict[str, dict[str, str]] = {}
 
     def __contains__(self, job: Job) -> bool:
-        """Return whether the manifest has a row for this job, finished or failed."""
         return job.name in self._rows
 
     def rerun_reason(self, job: Job) -> str | None:
-        """Return the reason to make the job's video again: the settings, the input files or the video itself have
-        changed. Return "" if the job is not finished or its video is missing. Return None if the video is up to
+        """Return why the job's video is outdated, "" if the video is missing or unfinished, or None if it is up to
         date."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
@@ -88,13 +83,11 @@ class Manifest:
         return None if as_written else f"{file} has changed since it was written, so it is made again"
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Hash the input files of jobs before they run. `note` writes these hashes, so a later run detects files that
-        changed during this run."""
+        """Hash the jobs' input files before they run, for the rows that `note` appends."""
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the hashes of input files to rows that an older version of this package wrote without them. The manifest
-        must have a row for a finished video of each job."""
+        """Add hashes of input files to rows that an older version of this package wrote without them."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
@@ -129,8 +122,7 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line. For a failed job or an incomplete line, the row has only the job's name and the status
-    FAILED. For a line without a readable name, return None."""
+    """Return the row in a line (name and status FAILED if failed or incomplete), or None without a name."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -146,8 +138,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings in `given` that differ from `before`, separated by commas. If these are equal,
-    but `before` has settings that `given` lacks, return "its settings". Otherwise return ""."""
+    """Return the names of changed settings, "its settings" if settings were only removed, or ""."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"
@@ -155,8 +146,7 @@ def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    """Return a setting's value with symbolic links in absolute paths resolved, so that two paths of one file are
-    equal."""
+    """Return a setting's value with symbolic links in absolute paths resolved."""
     if isinstance(value, list):
         return [_resolved(name, each) for each in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Caches of open files and of models, kept from one group of a batch to the next."""
+"""Caches of open files and models for the groups of a batch."""
 
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -27,8 +27,8 @@ class OpenFiles:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths, *loras)`. If no file has changed since an equal call, return that call's result.
-        `loras`: lists of LoRA files for the opener."""
+        """Return the opened file, from the cache if its files are unchanged. `loras`: lists of LoRA files for the
+        opener."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         stamp = [each for path in named for each in file_stamps(path)]
@@ -39,9 +39,8 @@ class OpenFiles:
 
 
 class ModelCache:
-    """A cache of both experts, the VAE and open files, which lasts from one group of a batch to the next. On a GPU,
-    models stay in the cache only if they fit next to everything else that the next group needs. On a CPU models always
-    stay, because they are memory-mapped."""
+    """A cache of both experts, the VAE and open files for the groups of a batch. On a GPU, models stay only if they fit
+    next to the next group's work."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
@@ -50,12 +49,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Prepare the cache for a group with this plan:
-
-        1. Remove the models that the plan does not use.
-        2. If the GPU's memory is too small for the plan's models and the rest of the group's work, remove all models.
-        3. If it is still too small, do not cache the models that the group loads.
-        """
+        """Remove the models that the plan does not use, or all if GPU memory is short. If it stays short, `expert` and
+        `vae` store none."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -70,7 +65,7 @@ class ModelCache:
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """Return the plan's VAE from the cache, or else load it. The returned VAE does not work in tiles."""
+        """Return the plan's VAE, without tiling, from the cache or loaded."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
@@ -78,9 +73,8 @@ class ModelCache:
         return vae
 
     def expert(self, plan: SamplingPlan, name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-        """Return the plan's expert "high" or "low" (`name`) from the cache, with its arithmetic and attention set to
-        those of the plan. Otherwise return the model that `load()` returns, and store it if `prepare` has found room
-        for it."""
+        """Return the expert "high" or "low" (`name`) from the cache, with the plan's arithmetic and attention, or from
+        `load()`."""
         if name in self._experts:
             model = self._experts[name][1]
             wanted = plan.options.arithmetic
@@ -94,8 +88,8 @@ class ModelCache:
         return model
 
     def free(self, device: torch.device) -> int:
-        """Return the free bytes on the device plus the bytes of the cached experts, because estimates for a run include
-        the experts' weights."""
+        """Return the free bytes on the device plus the cached experts' bytes, because memory estimates include the
+        experts."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

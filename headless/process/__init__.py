@@ -1,2 +1,1 @@
-"""The processes that make a video: their start and connection, signals, joint decoding, and measurement of time and
-memory."""
+"""The processes that make a video: start, connection, signals, joint decoding, and measurement."""

@@ -17,15 +17,12 @@ from .profile import release
 
 log = logging.getLogger(__name__)
 FRAMES_AT_ONCE = 48
-"""A transfer to the first process has at most this many frames. The sender transfers only its stripe of each frame."""
+"""The most frames in one transfer to the first process."""
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
-    """Decode `latent` [1, 16, f, h, w], the same in every process, by all processes that call this function. Return the
-    frames, uint8 [F, H, W, 3], in the first process and None in the others.
-
-    The first process decodes alone, in tiles, if the user chose tiles, or if a stripe does not fit into a GPU's memory.
-    """
+    """Decode `latent`, [1, 16, f, h, w], in all processes. Return the frames, uint8 [F, H, W, 3], in the first process
+    and None in the others."""
     if processes.size > 1 and not plan.options.vae_tiling:
         stripe = None
         with suppress(torch.OutOfMemoryError):
@@ -43,15 +40,15 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
 
 def stripe_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
-    """Return a decoder for latents of the height and width `size`. With several processes, it decodes only this
-    process's stripe of each frame. `park`: whether the decoder's state is moved to host memory between chunks."""
+    """Return a decoder of this process's stripe of latents of the height and width `size`. `park`: whether its state
+    moves to host memory between chunks."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 
 
 def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
-    """Join the stripes `own` of all processes to the frames, uint8 [F, H, W, 3]. Return the frames in the first
-    process, and None in the other processes. `size`: the height and width of the latent."""
+    """Return the frames, uint8 [F, H, W, 3], from the stripes `own` of all processes, in the first process, else None.
+    `size`: the height and width of the latent."""
     if processes.size == 1:
         return own
     stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

@@ -1,6 +1,4 @@
-"""An estimate of a run's duration from the last run of the same kind on this machine. The environment variable
-LINGBOT_WORLD_TIMES names the file of durations, by default in the user's cache folder; an empty value disables the
-estimate."""
+"""An estimate of a run's duration from the last run of the same kind on this machine."""
 
 import hashlib
 import json
@@ -17,8 +15,7 @@ from ..rollout_plan import RolloutPlan
 from .profile import Stage
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The names of two steps of a causal model's run that take a constant time per frame: generating new frames
-(PER_FRAME), and replaying the frames of the continued video (PER_FRAME_BEFORE)."""
+"""The stages of a causal run that take a constant time per frame: new frames, and replay of the continued video."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
 _IRRELEVANT = (
@@ -29,8 +26,7 @@ _IRRELEVANT = (
 
 
 def estimate_duration(plan: Plan) -> str:
-    """Return an estimate of the run's duration, such as "about 3 min, by the last run of this kind", or "" if
-    no earlier run of this kind is stored."""
+    """Return an estimate of the run's duration, such as "about 3 min", or "" without an earlier run of this kind."""
     with suppress(KeyError, TypeError):
         found = read_json(in_user_cache(VARIABLE, NAME))[_hash_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before
@@ -42,7 +38,7 @@ def estimate_duration(plan: Plan) -> str:
 
 
 def store_durations(plan: Plan, stages: list[Stage]) -> None:
-    """Store the durations of a run's steps for later estimates. Errors in writing are ignored."""
+    """Store the durations of a run's stages for later estimates. Errors in writing are ignored."""
     grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = read_json(in_user_cache(VARIABLE, NAME))

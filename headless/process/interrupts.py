@@ -14,14 +14,8 @@ END_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 
 @contextmanager
 def raise_at_signals(own_process: bool) -> Iterator[list[int]]:
-    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt within this context, and yield a list that collects the
-    received signals' numbers.
-
-    - Ignored signals, as after `nohup`, stay ignored.
-    - If `own_process` is false, nothing changes, because the process belongs to another program.
-    - After the context these signals end the process silently, because Python would print a traceback for a signal
-      during its exit.
-    """
+    """Raise KeyboardInterrupt at SIGINT, SIGTERM or SIGHUP within this context, and yield a list of the received
+    signals. Nothing changes unless `own_process`."""
     received: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -37,7 +31,7 @@ def raise_at_signals(own_process: bool) -> Iterator[list[int]]:
         yield received
     finally:
         for number in handled:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL)  # later Python's exit would print a traceback
 
 
 def end_at_next_signal() -> None:
@@ -48,8 +42,8 @@ def end_at_next_signal() -> None:
 
 
 class FileWatcher:
-    """A watcher of files. `bool()` is true if a file was created or changed after the watcher was made. `str()` is a
-    message that names these files, or states that nothing was written."""
+    """A watcher of files. `bool()`: whether a file was written since the start. `str()`: a message that names these
+    files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -74,9 +68,7 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class DelayInterrupts:
-    """A context that protects the saving of finished chunks from interrupts (Ctrl-C, SIGTERM and SIGHUP). The first
-    interrupt takes effect immediately, and later ones wait until the context ends. With `hold`, all interrupts wait.
-    Outside the main thread the context does nothing, because Python handles signals only in the main thread."""
+    """A context that delays interrupts until its end, except the first one. With `hold`, the first one waits too."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
@@ -101,8 +93,7 @@ class DelayInterrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raise the interrupt that waits, if any, or the last one if several wait. If another interrupt already ends
-        the run, raise nothing."""
+        """Raise the last interrupt that waits, unless another interrupt already ends the run."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

@@ -1,6 +1,4 @@
-"""Several processes, one for each GPU, that make one video together. The first process encodes the prompts and writes
-the video; all processes load the experts and compute the steps. They are started by `torchrun`, or by the option
-`--gpus N`, which uses torchrun's library."""
+"""Several processes, one for each GPU, that make one video together."""
 
 import atexit
 import contextlib
@@ -26,8 +24,7 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""The timeout of communication between processes. It is long, because the other processes may wait an hour while the
-first one decodes and writes. A dead process needs no timeout, because torchrun detects it immediately."""
+"""The timeout of communication. The other processes may wait an hour while the first one decodes and writes."""
 ENDED_WITH_THE_OTHERS = 1
 """The exit code of a process that ends only because another process has failed."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -38,8 +35,7 @@ PATIENCE = 30  # seconds to wait for the error report of the process that failed
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that make a video, seen from one of them, the process with the number `rank` of `size`. Methods
-    such as `share` transfer data between the processes."""
+    """The processes that make a video, seen from the process `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
@@ -50,13 +46,12 @@ class Processes:
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does the task with the number `task`: the process of rank `task` modulo `size`
-        does it."""
+        """Return whether this process does the task `task`, which falls to the rank `task` modulo `size`."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Return a task's result in every process. All processes must call this method. `made`: the result in the
-        process that did the task (see `takes`), None in the other processes. Tensors must be on the CPU."""
+        """Return, in every process, the result `made` by the process that takes `task`. All processes must call this
+        method. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -67,7 +62,7 @@ class Processes:
         return value
 
     def minimum(self, value: int) -> int:
-        """Return the minimum of `value` over all processes, so that all processes make the same choice."""
+        """Return the minimum of `value` over all processes."""
         if self.size == 1:
             return value
         values = torch.tensor(value, dtype=torch.int64)
@@ -75,21 +70,15 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return the `tensor` of every process, by rank, in the first process; return None in the other processes. The
-        tensors have one shape and are on the CPU."""
+        """Return the tensors of all processes, by rank, in the first process, else None. `tensor`: on the CPU, of one
+        shape in all processes."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device of this process. `asked`: the user's option `device`.
-
-        - A single process uses `asked`, and so do several processes with "cpu".
-        - Otherwise each process uses "cuda:N", where N is its number on its machine, if `asked` is None or "cuda".
-          Without CUDA the result is None.
-
-        Raises InputError for several processes and any other value.
-        """
+        """Return this process's device: `asked` if it is alone or on the CPU, else a GPU, or None without CUDA. Raises
+        InputError for several processes and another device."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -97,16 +86,8 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Return how the processes share each forward of a model:
-
-        - With guidance and an even number of processes, one half computes the forward for the prompt, and the other
-          half the forward for the negative prompt. Within each half, the processes split the tokens equally.
-        - Otherwise all processes split the tokens equally.
-        - With `shard`, all processes also shard the weights.
-
-        Raises InputError if the number of heads is not divisible by the number of processes that split the tokens, and
-        for `shard` with one process.
-        """
+        """Return how the processes split each forward of a model, and with `shard` its weights. Raises InputError if
+        their number does not suit the model."""
         if self.size == 1:
             if shard:
                 raise InputError("`shard` divides the weights among several GPUs: give `gpus` too")
@@ -127,10 +108,8 @@ ALONE = Processes()
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the processes started by torchrun within this context, and yield the Processes, or ALONE without torchrun.
-
-    If processes fail, only the process that fails first raises its error. The other processes exit without a message.
-    """
+    """Join the processes that torchrun started, and yield them, or ALONE without torchrun. Only the process that fails
+    first raises its error."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -160,8 +139,7 @@ def join_processes() -> Iterator[Processes]:
 
 
 def _leave() -> None:
-    """End the process with the exit code of Ctrl-C, without Python's cleanup, in which gloo's running threads would
-    sometimes crash the interpreter."""
+    """End the process without Python's cleanup, in which gloo's running threads can crash the interpreter."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)
@@ -178,9 +156,7 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Raise InputError if this machine cannot run `count` processes. On GPUs, `count` may be at most the number of
-    GPUs. On the CPU, it may be at most the number of cores, or 8 if there are fewer cores. `device`: the user's
-    option."""
+    """Raise InputError if this machine has too few GPUs or CPU cores for `count` processes."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -191,8 +167,8 @@ def check_gpus(count: int, device: str | None) -> None:
 
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
-    """Run `python -m lingbot_world ARGUMENTS` in `count` processes. Return 0, or the exit code of the process that
-    caused a failure. Raises InputError as `check_gpus` does, and LingBotError if a process was killed."""
+    """Run `python -m lingbot_world ARGUMENTS` in `count` processes. Return 0, or the exit code of a failure. Raises
+    InputError as `check_gpus` does, and LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -225,8 +201,7 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
 
 
 def _exit_code(failures: dict[int, int], count: int) -> int:
-    """Return the exit code of the process that caused the failure, given the failed processes' codes by rank. Raises
-    LingBotError if a process was killed and none reported an error."""
+    """Return the exit code of the process that caused the failure. Raises LingBotError if a process was killed."""
     for code in failures.values():
         if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
             return code

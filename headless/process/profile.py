@@ -23,17 +23,15 @@ class Stage:
 
 @contextmanager
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a progress callback that does nothing. Pass `silent` as an argument `show` to display no progress."""
+    """Yield a progress callback that does nothing."""
     yield lambda _done, _total: None
 
 
 def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a function like `show`, but its progress callbacks also call `on_progress` and `cancel` (see
-    `run.generate`). `on_progress` is only called in the denoising steps and in the chunks of a causal model. If
-    `cancel()` is true, the callback raises CancelledError. `steps`: the number of denoising steps of the base model, of
-    both experts together."""
+    """Return `show` with callbacks that also call `on_progress`, for steps and chunks, and raise CancelledError if
+    `cancel()` is true. `steps`: those of both experts."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -54,8 +52,11 @@ def with_callbacks(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A recorder of the time and memory of a run's stages, such as encoding or sampling. The end of the context ends
-    the last stage. `stages`: the finished stages. `running`: the name of the current stage."""
+    """A recorder of the time and memory of a run's stages.
+
+    stages: the finished stages.
+    running: the name of the current stage.
+    """
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
@@ -67,8 +68,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """End the current stage, begin the stage `name`, and return its progress callback. `unit`: the unit of
-        progress. If `keep` is false, garbage is collected between the two stages, which takes 0.2 s."""
+        """End the current stage, begin the stage `name`, and return its progress callback. `keep`: see `end`."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)
@@ -88,8 +88,8 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         return progress
 
     def end(self, keep: bool = False) -> None:
-        """End and record the current stage, if any. If `keep` is false, also collect Python's garbage and free torch's
-        cached GPU memory, which takes 0.2 s."""
+        """End and record the current stage, if any. Without `keep`, also collect Python's garbage and free torch's
+        cached GPU memory."""
         if self._end is not None:
             self._end()
             if not keep:

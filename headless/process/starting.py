@@ -1,5 +1,4 @@
-"""The start of slow libraries (CUDA, cuDNN and Triton) in background threads. Importing this module imports no
-torch."""
+"""The start of CUDA, cuDNN and Triton in background threads. The module imports no torch."""
 
 from __future__ import annotations
 
@@ -17,27 +16,22 @@ if TYPE_CHECKING:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Let OpenMP's waiting threads sleep, unless the environment sets a policy. Call this before torch is imported. By
-    default waiting threads spin for milliseconds, and a run on two busy cores takes ten times as long."""
+    """Let OpenMP's waiting threads sleep, unless the environment sets a policy. Call this before torch is imported."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def start_cuda() -> None:
-    """Start CUDA (0.3 s) and then cuDNN (0.5 s) in a thread, and Triton (1 s) in another thread, while the caller
-    imports torch. Do not call this function in a process that forks later.
-
-    Nothing happens outside Linux, without a CUDA driver, and if several processes make the video.
-    """
+    """Start CUDA, cuDNN and Triton in threads while the caller imports torch. Do not call this function in a process
+    that forks later."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
 
 
 @contextmanager
 def pause_collection(own_process: bool) -> Iterator[None]:
-    """Turn garbage collection off within this context. Later collections skip all objects that exist at the context's
-    end. Without this, collections took 1.9 s of a 4.9 s run of the toy model. If `own_process` is False, nothing
-    changes, because the objects of another program would be skipped too."""
+    """Turn garbage collection off within this context. Later collections skip its objects. Nothing changes unless
+    `own_process`."""
     if not own_process:
         yield
         return
@@ -61,7 +55,7 @@ def _start_cuda() -> None:
 
 
 def _start_driver() -> bool:
-    """Create the CUDA context of the first GPU, which torch will use. Return whether there is a GPU."""
+    """Create the CUDA context that torch will use. Return whether there is a GPU."""
     import ctypes
 
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -73,8 +67,7 @@ def _start_driver() -> bool:
 
 @contextmanager
 def triton_starting(device: torch.device) -> Iterator[None]:
-    """Start Triton in a thread at this context's beginning, and wait for it at the end. This takes a second, mostly for
-    a hash of Triton's own files."""
+    """Start Triton in a thread, and wait for it at the context's end."""
     if device.type == "cuda":
         _triton(device.index or 0)
     try:
@@ -84,16 +77,14 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started on a GPU. If neither `start_cuda` nor `triton_starting` has begun the start, begin
-    it now. Without the wait, the caller's first kernel would hash Triton's files a second time."""
+    """Start Triton on a GPU, unless it has started, and wait for it."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
 
 @cache
 def _triton(gpu: int) -> Thread:
-    """Start a thread that starts Triton on the GPU with this index, and return the thread. Later calls return the same
-    thread."""
+    """Start Triton on a GPU in a thread. Later calls return the same thread."""
     thread = Thread(target=_start_triton, args=(gpu,))
     thread.start()
     return thread
