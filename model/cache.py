@@ -1,4 +1,4 @@
-"""Caches of tensors that depend only on the camera or the prompt, so that they are not computed again in every step."""
+"""Caches of tensors that depend only on the camera or the prompt, not on the denoising step."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -10,37 +10,31 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""A cache is disabled after this many times in which it was filled, and emptied again without a read of its tensors. It
-would cost time and memory without saving any."""
+"""After this many fills without a read, a cache is disabled, because it saves no time."""
 
 
 class BlockCache:
-    """A cache of two tensors for each transformer block, which depend only on a source tensor, such as the camera.
-    `attach` empties the cache if the source changes. A cache with tensors that are not read is disabled (see
-    MOST_UNREAD_FILLS)."""
+    """A cache of two tensors for each transformer block, computed from a source tensor such as the camera."""
 
     _source: Tensor | None
-    """A copy of the source tensor, with which `attach` compares the next source; None without a source."""
     _original: tuple[Callable[[], Tensor | None], int | None]
-    """A weak reference to the original source tensor, and the tensor's version counter when `attach` stored it (see
-    `_version`)."""
+    """A weak reference to the source, and its version counter at the time of `attach`."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
-    """The tensors, by block, that a `steady` cache held before it was emptied. New tensors are copied into them."""
+    """The tensors of a `steady` cache's previous source, by block, which `put` reuses."""
     _nbytes: int
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache. In a `steady` cache the tensors keep their addresses, as CUDA graphs require: tensors
-        of a new source are copied into old tensors of the same shape, dtype and device."""
+        """Create an empty cache. A `steady` cache keeps its tensors' addresses for CUDA graphs: `put` copies new values
+        into the old tensors."""
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
 
     @property
     def addresses(self) -> tuple[tuple[int, ...], ...]:
-        """Two tuples: the memory addresses of the cached tensors, and those of the spare tensors, which `put` will
-        overwrite."""
+        """The memory addresses of the cached tensors, and of the spare tensors that `put` will overwrite."""
         return tuple(
             tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
             for blocks in (self._blocks, self._spare)
@@ -48,12 +42,12 @@ class BlockCache:
 
     @property
     def kept(self) -> Mapping[int, Pair]:
-        """The cached tensors by block index, as a new dictionary."""
+        """A new dictionary of the cached tensors by block index."""
         return dict(self._blocks)
 
     @property
     def given_up(self) -> bool:
-        """Whether the cache is disabled, so that it stays empty."""
+        """Whether the cache is disabled and stays empty."""
         return self._unread_fills >= MOST_UNREAD_FILLS
 
     @property
@@ -63,12 +57,9 @@ class BlockCache:
 
     def attach(self, source: Tensor) -> bool:
         """Set the source, and empty the cache if the source's values have changed. Return False if the cache is
-        disabled, else True.
-
-        Values are not compared if `source` is the same tensor object as before and has not been written to. A
-        comparison would wait for the GPU.
-        """
+        disabled."""
         original, version = self._original
+        # a comparison of the values would wait for the GPU
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):
             return True
@@ -80,15 +71,14 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Remove the source and free the cached and the spare tensors. Return the size in bytes of the cached tensors
-        alone."""
+        """Free the source and all tensors. Return the bytes of the cached tensors, without the spare ones."""
         freed = self.clear_source()
         self._spare = {}
         return freed
 
     def clear_source(self) -> int:
-        """Remove the source and all cached tensors, and return the bytes of the cached tensors. A `steady` cache keeps
-        their memory to reuse it. If no cached tensor has been read, the removal counts towards MOST_UNREAD_FILLS."""
+        """Remove the source and the cached tensors. Return the bytes of the tensors, whose memory a `steady` cache
+        keeps for reuse."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -96,7 +86,7 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Disable the cache and free its memory. Return True if the cache was in use (had a source), else False."""
+        """Disable the cache and free its memory. Return whether the cache had a source."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -104,19 +94,19 @@ class BlockCache:
         return changed
 
     def get(self, block: int) -> Pair | None:
-        """Return the two cached tensors of a block, or None if they are not cached."""
+        """Return the two cached tensors of a block, or None."""
         cached = self._blocks.get(block)
         self._was_read |= cached is not None
         return cached
 
     def mark_read(self) -> None:
-        """Count the cached tensors as read. Call this after the replay of a CUDA graph, which reads them without `get`.
-        Otherwise they would count as unread, and the cache would be disabled (see MOST_UNREAD_FILLS)."""
+        """Mark the cached tensors as read. The replay of a CUDA graph reads them without `get`, which marks them
+        otherwise."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add tensors, by block index, that the replay of a CUDA graph has computed. Blocks with cached tensors are
-        skipped. The tensors are not copied and stay in the graph's memory."""
+        """Add tensors, by block, that the replay of a CUDA graph has computed, without a copy. Blocks already in the
+        cache are skipped."""
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
             self._blocks[block] = blocks[block]
@@ -124,8 +114,8 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context manager that restores the cache's source and entries when it exits. Values that were overwritten in
-        place, in a tensor of the cache, are not restored."""
+        """A context manager that restores the cache's source and entries on exit, but not values overwritten in
+        place."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -133,8 +123,8 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache the two tensors of a block. If the block has spare tensors with the same shapes, dtypes and devices,
-        the values are copied into the spare tensors. Otherwise the tensors themselves are stored."""
+        """Cache the two tensors of a block. Copy them into spare tensors of equal shape, dtype and device if there are
+        any."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -149,11 +139,11 @@ class BlockCache:
 
 
 class PromptCache(BlockCache):
-    """A cache of each block's keys and values [B, tokens, dim] of the prompt for cross-attention."""
+    """A cache of each block's cross-attention keys and values of the prompt, [B, tokens, dim] each."""
 
     embedded: Tensor | None
-    """The current step's embedded prompt [B, tokens, dim]. The cached keys and values are used only for this tensor
-    object, not for another tensor with equal values."""
+    """The current step's embedded prompt [B, tokens, dim]. The cached keys and values are valid only for this tensor
+    object."""
     lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]."""
 
@@ -163,17 +153,15 @@ class PromptCache(BlockCache):
 
 
 class CameraCache(BlockCache):
-    """A cache of the scale and shift, [1 or B, tokens, dim] each, that every block computes from the camera. Its
-    attribute `prompt` is a PromptCache for the prompt's keys and values.
+    """A cache of each block's scale and shift from the camera, [1 or B, tokens, dim] each. Each of the base model's
+    experts needs its own.
 
-    `limit_bytes` limits the size of both caches together; None means no limit. Tensors beyond the limit are not cached,
-    but computed in every step. For 81 frames of 832x480 pixels an expert's tensors take 27.9 GB
-    (`memory.camera_cache_bytes`). Each of the base model's two experts needs its own cache, passed to the model as
-    `options["camera_cache"]`.
+    prompt: the PromptCache of the prompt's keys and values.
+    limit_bytes: the most bytes of both caches together, or None.
     """
 
     tokens: Tensor | None
-    """The camera's embedded tokens [1 or B, tokens, dim], stored by the model; None until then."""
+    """The camera's embedded tokens [1 or B, tokens, dim]; None until the model stores them."""
 
     def __init__(self, limit_bytes: float | None = None, steady: bool = False) -> None:
         self.limit_bytes, self.prompt = limit_bytes, PromptCache(steady)
@@ -181,23 +169,18 @@ class CameraCache(BlockCache):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of the cached tensors, including the prompt's keys and values."""
+        """The size in bytes of the cached tensors, including those of `prompt`."""
         return super().nbytes + self.prompt.nbytes
 
     def clear(self) -> int:
-        """Free all memory of this cache and of `prompt`, and return the bytes of the cached tensors of both."""
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Disable this cache and the prompt's, and free their memory. Return True if this cache was in use (had a
-        camera as its source), else False."""
         self.prompt.give_up()
         return super().give_up()
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context manager that restores the entries of this cache and of the prompt's when it exits (see
-        `BlockCache.restored`)."""
         with self.prompt.restored(), super().restored():
             yield
 
@@ -206,8 +189,7 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether `nbytes` more bytes fit within `limit_bytes`. Also return False if no camera is attached, for
-        example after `clear`."""
+        """Whether `nbytes` more bytes fit within `limit_bytes`. False without a camera, such as after `clear`."""
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes
@@ -218,7 +200,6 @@ class CameraCache(BlockCache):
 
 
 def _version(tensor: Tensor) -> int | None:
-    """Return the tensor's version counter; None for an inference tensor."""
     return None if tensor.is_inference() else tensor._version
 
 

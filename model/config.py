@@ -27,10 +27,8 @@ MOST_MISSING = 10
 class ModelConfig:
     """The sizes of one LingBot-World transformer.
 
-    control: the number of values per pixel that the camera layers take: 6 for a camera, 7 with actions. None for a
-    model without camera layers.
-    causal: True for LingBot-World Fast and 2.0, which predict a video chunk by chunk. False for the base model's two
-    experts (high and low noise). The weights do not show this, because they have the same shapes in both cases.
+    control: camera values per pixel: 6, 7 with actions, None without camera layers.
+    causal: whether the model predicts the video chunk by chunk (Fast and 2.0).
     """
 
     dim: int
@@ -54,10 +52,10 @@ class ModelConfig:
         num_heads: int | None = None,
         causal: bool = False,
     ) -> "ModelConfig":
-        """Return the sizes of a model from the logical (dequantized) shapes of its weights, by official name. Raises
-        CheckpointError if the shapes are not those of a LingBot-World transformer.
+        """Return the config for these logical (dequantized) weight shapes, by official name. Raise CheckpointError if
+        they are not a LingBot-World transformer's.
 
-        num_heads: None assumes a head size of 128, because the shapes do not show the number of heads.
+        num_heads: None assumes a head size of 128.
         text_len: the number of tokens of a padded prompt.
         """
         missing = [name for name in _NAMES.values() if name not in shapes]
@@ -89,18 +87,18 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return a copy of the sizes with `dim` and `num_heads` divided by `processes`. These are the sizes of
-        attention in each process if several processes split the attention heads."""
+        """Return a copy with `dim` and `num_heads` divided by `processes`: one process's attention sizes in sequence
+        parallelism."""
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property
     def control_channels(self) -> int:
-        """The number of channels of the camera tensor, which has `control` values for each of the 8x8 pixels that a
-        latent pixel covers: 384 for a camera model, 448 for an action model, 0 without camera layers."""
+        """The channels of the camera tensor: `control` values for each of a latent pixel's 8x8 pixels; 0 without camera
+        layers."""
         return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the logical (dequantized) shape of each of the model's parameters, by official name."""
+        """Return the logical (dequantized) shape of each parameter, by official name."""
         dim = self.dim
         shapes: dict[str, tuple[int, ...]] = {
             "patch_embedding.weight": (dim, self.in_dim, *PATCH),

@@ -1,8 +1,4 @@
-"""The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera.
-
-Parameter names and computations are those of the official code. If the compute dtype is bf16, the residual stream,
-norms, modulation, time embedding and head are still in fp32, as under the official code's autocast.
-"""
+"""The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera."""
 
 import logging
 from typing import Any, cast
@@ -30,23 +26,17 @@ from .ops.pointwise import residual_dtype
 from .parallel import WHOLE_VIDEO, WholeVideo
 
 MOST_TIMES = 128
-"""A cache of time embeddings holds at most this many entries, and is emptied before a further entry is added. A video
-needs only a few timesteps, so a cache fills up only if the weights were moved or patched often. Most of its entries
-then belong to old weights."""
+"""The most entries of a cache of time embeddings. A full cache is emptied before the next entry is added."""
 
 
 class LingBotWorldModel(nn.Module):
-    """A LingBot-World transformer: one of the base model's two experts (high or low noise), or a causal model. A host
-    such as ComfyUI may override methods in a derived class.
+    """A LingBot-World transformer: an expert of the base model, or a causal model.
 
-    operations: a namespace of the layer classes (see layers/operations.py).
-    attention: the self-attention function, (q, k, v, heads, options) -> result (see attention/exact.py).
+    operations: a namespace of layer classes (see layers/operations.py).
+    attention: the self-attention function (see attention/exact.py).
     cross_attention: the function for attention to the prompt; None means `attention`.
-    dtype: the dtype of parameters, matrix products and attention; None means torch's default dtype.
-
-    A forward that runs out of memory runs again without the camera cache. Set the attribute `in_step` to True if
-    several processes run the same forward and wait for each other. No forward then runs again, because the other
-    processes would not repeat it.
+    dtype: the dtype of parameters and matrix products; None means torch's default.
+    in_step: set to True if several processes run the same forwards in lockstep.
     """
 
     attention_mode: AttentionMode = "auto"
@@ -86,13 +76,11 @@ class LingBotWorldModel(nn.Module):
         self.head = Head(config, operations, **factory)
 
     def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
-        """Set the number format of matrix products in the blocks' linear layers (see ops/linear_8bit.py).
-        Cross-attention's layers for the prompt's keys and values are not changed, because a prompt has few tokens.
+        """Set the number format of matrix products in the blocks' linear layers, except for the prompt's keys and
+        values.
 
-        arithmetic: "auto" and "bf16" mean the compute dtype. "8bit" means fp8 or int8, whichever suits the weights'
-        device.
-        own_format: whether NVFP4 and MXFP8 weights are multiplied in NVFP4 and MXFP8, on GPUs that support this. The
-        argument has no effect unless `arithmetic` is an 8-bit format.
+        arithmetic: "auto" and "bf16" mean the compute dtype, "8bit" means fp8 or int8.
+        own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
         """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
@@ -101,8 +89,7 @@ class LingBotWorldModel(nn.Module):
                 layer.own_format = own_format  # type: ignore[assignment]
 
     def set_attention(self, mode: AttentionMode) -> None:
-        """Set self-attention to "exact" ("auto" means the same) or "8bit" (see attention/choose_8bit.py).
-        Cross-attention stays exact, because a prompt has few tokens."""
+        """Set self-attention to "exact" ("auto" means the same) or "8bit". Cross-attention stays exact."""
         self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
@@ -118,22 +105,13 @@ class LingBotWorldModel(nn.Module):
         camera: Tensor | None = None,
         options: ForwardOptions = NO_OPTIONS,
     ) -> Tensor:
-        """Return the velocity [B, 16, F, H, W] in fp32 (fp64 for an fp64 model). The arguments are not overwritten.
+        """Return the velocity [B, 16, F, H, W] in fp32, or in fp64 for an fp64 model. If memory runs out, compute once
+        more without the camera cache. Raise InputError or CameraError for invalid shapes.
 
         x: noisy latent, mask and image latent, concatenated to [B, 36, F, H, W].
         timestep: [B] or [1], 0 to 1000.
-        context: prompts [B or 1, L, text_dim]. Prompts shorter than text_len are padded with zeros.
+        context: prompts [B or 1, L, text_dim]; short ones are padded with zeros.
         camera: [B or 1, 384, F, H, W], or 448 channels for an action model.
-        options: caches and other settings, see ForwardOptions. Under torch.compile the camera cache is ignored.
-
-        If memory runs out, the forward disables the camera cache and runs again. The out-of-memory error is raised
-        instead in three cases:
-        - no camera cache is in use;
-        - several processes compute the forward;
-        - the KV cache is not `repeatable`.
-
-        Raises InputError or CameraError for a wrong shape, and CameraError if a model without camera layers gets a
-        camera.
         """
         check_inputs(x, timestep, context, camera, self.config)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
@@ -153,7 +131,7 @@ class LingBotWorldModel(nn.Module):
         return self._velocity(x, timestep, context, camera, options)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Return whether a forward's exception means that memory ran out. A host such as ComfyUI may override this."""
+        """Whether a forward's exception means that memory ran out. A host such as ComfyUI may override this."""
         return isinstance(error, torch.OutOfMemoryError)
 
     def _velocity(
@@ -183,8 +161,7 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of this process's tokens: for each token, 16 channels of 2x2 latent
-        pixels. A CUDA graph may record this part of a forward."""
+        """Return the velocity [B, tokens, 4*16] of this process's tokens. CUDA graphs record this part of a forward."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
@@ -198,14 +175,11 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether the blocks defer the residual additions of all batch elements to the next norm, so that one
-        kernel computes both. Deferred additions take memory. Therefore the result is True only if all blocks'
-        self-attention converts q, k and v to 8 bits one by one, which saves more memory."""
+        """Whether all batch elements defer additions, which takes memory that quantizing q, k and v one by one
+        saves."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
-        """Return `embed_time(timestep)`. If `options` has the entries `times` (a cache) and `timestep`, the result is
-        read from the cache, or computed and added to the cache. Otherwise it is computed."""
         kept, number = options.get("times"), options.get("timestep")
         if kept is None or number is None:
             return self.embed_time(timestep)
@@ -217,13 +191,9 @@ class LingBotWorldModel(nn.Module):
         return kept[key]
 
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded prompts [rows, tokens, dim] and the prompts' lengths (see `_lengths`), from the cache if
-        possible. `rows` is the batch size.
-
-        tokens is text_len, because shorter prompts are padded. The exception is a CPU with `sdpa` as cross-attention:
-        prompts then get one padding token at most. `attend_to_padded` weights this token like all padding tokens up to
-        text_len.
-        """
+        """Return the embedded prompts [rows, tokens, dim] and the lengths of the prompts, from the cache if
+        possible."""
+        # then one padding token is enough: `attend_to_padded` weights it like all padding tokens
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
@@ -234,8 +204,7 @@ class LingBotWorldModel(nn.Module):
         return cache.prompt.embedded, cache.prompt.lengths
 
     def _lengths(self, prompts: Tensor, rows: int) -> Tensor | None:
-        """Return the number of tokens of each prompt without padding (zeros at the end), int32 [rows]; None if
-        attention does not skip padding."""
+        """Return the prompts' lengths without padding, int32 [rows], or None if attention does not skip padding."""
         config = self.config
         if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
             return None
@@ -243,13 +212,13 @@ class LingBotWorldModel(nn.Module):
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
-        """Return the factors and offsets of token positions for RoPE, by default those of training. A host such as
-        ComfyUI may override this."""
+        """Return the scale and shift of token positions for RoPE, by default those of training. A host may override
+        this."""
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether no other code reads or changes the residual stream between blocks. A host that patches the
-        stream, such as ComfyUI, overrides this method."""
+        """Whether no other code reads or changes the residual stream between blocks. A host that patches the stream
+        overrides this."""
         return True
 
     def run_block(
@@ -263,9 +232,8 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: ForwardOptions,
     ) -> Tensor:
-        """Run the block and return the residual stream [B, tokens, dim] after it. `x`, the stream before it, may be
-        overwritten; the other arguments are those of `Block.forward`. A host such as ComfyUI may override this method,
-        and must call the block without `inplace` if it needs `x` unchanged."""
+        """Run a block and return the residual stream [B, tokens, dim] after it. `x` may be overwritten. A host may
+        override this."""
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,19 +243,14 @@ class LingBotWorldModel(nn.Module):
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim]. Before the embedding, `context`
-        is padded with zeros to `tokens` tokens (None: text_len)."""
+        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim], padded with zeros to `tokens`
+        (None: text_len)."""
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Return the Camera with the embedded tokens [1 or B, tokens, dim] of `camera` [B, 384 or 448, F, H, W]. If all
-        batch elements have the same camera, the result has one batch element. `share` selects the tokens that this
-        process computes.
-
-        If `camera` has the same values as in the last call, the tokens are read from `cache`. The result's `cache` is
-        None if `cache` is None or disabled, and under torch.compile.
-        """
+        """Embed `camera` [B, 384 or 448, F, H, W], or read its tokens from `cache`. If all batch elements are equal,
+        the result has one."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):

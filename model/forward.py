@@ -28,8 +28,7 @@ Rope = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Camera:
-    """The camera's embedded `tokens` [1 or B, tokens, dim], and the `cache` for the scales and shifts that blocks
-    compute from them."""
+    """The camera's embedded tokens [1 or B, tokens, dim], and a cache for the blocks' scales and shifts."""
 
     tokens: Tensor
     cache: CameraCache | None = None
@@ -38,11 +37,9 @@ class Camera:
 class ForwardInputs(NamedTuple):
     """The tensors that a forward's kernels read, besides weights and caches.
 
-    x: the latent [B, 36, frames, H, W]: only the frames that contain tokens of this process.
-    times, rope: see the types Times and Rope.
+    x: the latent frames [B, 36, frames, H, W] that contain this process's tokens.
     context: the embedded prompts [B, tokens, dim].
-    camera: the embedded camera, or None.
-    lengths: the prompts' lengths without padding, int32 [B]; None if attention does not skip padding.
+    lengths: the prompts' lengths without padding, int32 [B], if attention skips padding.
     """
 
     x: Tensor
@@ -65,7 +62,6 @@ class ForwardInputs(NamedTuple):
         return tuple(tensor.shape for tensor in self.tensors)
 
     def clone(self) -> ForwardInputs:
-        """Return a copy of the inputs in new memory."""
         cos, sin = self.rope
         camera = None if self.camera is None else replace(self.camera, tokens=self.camera.tokens.clone())
         x, e, e0, context = (tensor.clone() for tensor in (self.x, *self.times, self.context))
@@ -85,29 +81,24 @@ class ForwardOptions(TypedDict, total=False):
     """The options that a forward passes to its blocks and its attention. A host such as ComfyUI may add more."""
 
     camera_cache: CameraCache | None
-    """The cache of the camera's scales and shifts, and of the prompt's keys and values. All steps share it. None, or no
-    entry, means that every step computes them."""
+    """The cache of camera and prompt tensors, which all steps share. Without a cache, every step computes them."""
     kv_cache: KeyValueCache
     """The keys and values of a causal model's earlier frames. With this cache, the latent x is the current chunk
     only."""
     sequence_parallel: SequenceParallel
-    """The group of processes that compute the forward together."""
+    """The processes that compute the forward together."""
     token_share: TokenShare
-    """This process's share of the video's tokens, set by the model if several processes compute the forward."""
+    """This process's share of the tokens, set by the model if several processes compute the forward."""
     residuals: Sequence[Residual]
-    """The residual streams, one Residual for each batch element, set by the model. A block can then defer its last
-    addition to the next block's norm. The model does not set this option if other code, such as a patch of ComfyUI,
-    reads the stream between blocks."""
+    """One residual stream for each batch element, set by the model if no other code reads the stream between blocks."""
     prompt_lengths: Tensor | None
-    """The number of tokens of each prompt without padding, int32 [B], set by the model if attention skips padding."""
+    """The prompts' lengths without padding, int32 [B], set by the model if attention skips padding."""
     graphs: ForwardRecorder
-    """The recorder that records and replays a causal model's forwards."""
+    """The recorder of a causal model's forwards."""
     timestep: int
-    """A causal model's current timestep, as an int. It identifies the timestep in `times` without reading the tensor
-    `timestep` from the GPU."""
+    """A causal model's timestep as an int, the key of `times`. Reading the tensor would wait for the GPU."""
     times: dict[Hashable, Times]
-    """A cache of the time embedding and the blocks' modulation for each of a causal model's few timesteps, by
-    (`timestep`, batch size, `weights`). Computing an entry takes as long as two blocks."""
+    """A cache of a causal model's Times, by (`timestep`, batch size, `weights`)."""
     weights: Hashable
     """An identifier of the current weights, which a host such as ComfyUI changes when it moves or patches weights."""
 
@@ -116,8 +107,8 @@ NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))
 
 
 def check_inputs(x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, config: ModelConfig) -> None:
-    """Check the shapes of a forward's inputs, which `LingBotWorldModel.forward` documents. Raises CameraError if the
-    camera is wrong (see `check_camera`), and InputError if another input has a wrong shape."""
+    """Raise CameraError for an invalid camera, and InputError if another input of `LingBotWorldModel.forward` has a
+    wrong shape."""
     if x.ndim != 5 or 0 in x.shape or x.shape[1] != config.in_dim or x.shape[3] % 2 or x.shape[4] % 2:
         raise InputError(
             f"the latent is {list(x.shape)}; the model takes [batch, {config.in_dim}, frames, height, width] with "
@@ -132,8 +123,8 @@ def check_inputs(x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | 
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Check the camera for a forward of the latent x [B, C, F, H, W]. Raises CameraError if the model has no camera
-    layers, or if the camera's shape is not [1 or B, `config.control_channels`, F, H, W]."""
+    """Raise CameraError if the model has no camera layers, or the camera's shape does not fit the latent x [B, C, F, H,
+    W]."""
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

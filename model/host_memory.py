@@ -1,4 +1,4 @@
-"""Functions for host memory, and for copies from it to a GPU. From pinned memory a copy runs while the GPU computes."""
+"""Functions for host memory, and for copies from it to a GPU."""
 
 import ctypes
 import gc
@@ -18,8 +18,7 @@ _pauses, _pausing = {"open": 0, "enabled": False}, threading.Lock()
 
 @contextmanager
 def pause_collector() -> Iterator[None]:
-    """A context manager that turns Python's garbage collector off. Contexts of several threads may overlap. When the
-    last one ends, the collector is switched on again, if it was on before the first one."""
+    """A context manager that turns Python's garbage collector off. Contexts of several threads may overlap."""
     with _pausing:
         _pauses["enabled"] = _pauses["enabled"] if _pauses["open"] else gc.isenabled()
         _pauses["open"] += 1
@@ -34,30 +33,26 @@ def pause_collector() -> Iterator[None]:
 
 
 def give_back_memory() -> None:
-    """Give the operating system the free memory that glibc's allocator still holds (`malloc_trim`). Such memory builds
-    up when several threads allocate tensors of many sizes. Without glibc, nothing happens."""
+    """Give the operating system the free memory that glibc's allocator still holds. Without glibc, do nothing."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return `tensor` on the device, in `dtype` if not None. On CUDA devices the copy is non-blocking. On other
-    devices, such as MPS, a non-blocking copy could read the host memory so late that it has been overwritten."""
+    """Return `tensor` on the device, in `dtype` if not None. Copies to CUDA devices are non-blocking."""
+    # elsewhere, such as on MPS, a non-blocking copy could read host memory that was overwritten since
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of `tensor` in pinned memory, for a later `upload`. Return the tensor itself if the device is not a
-    CUDA device, or the tensor is not in host memory.
-
-    From memory that is not pinned, the upload would block Python until the GPU is idle.
-    """
+    """Return a copy of `tensor` in pinned memory. Return `tensor` itself if it is not on the CPU, or the device is not
+    CUDA."""
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits until the current streams of `devices` have finished all work queued before this
-    call. Devices other than CUDA devices are ignored."""
+    """Return a function that waits for the work queued before this call on the current streams of `devices`, without
+    effect for non-CUDA devices."""
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
 
@@ -69,19 +64,15 @@ def queued_on(*devices: torch.device) -> Callable[[], None]:
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
-    """Set the tensors to zero and pin their memory until `owner` is garbage-collected. The memory is unpinned when
-    `device` is idle. Raises InputError if the system refuses to pin that much memory.
-
-    torch's own pinned memory would take up to twice as much, because its allocator rounds sizes up to a power of two.
-    """
+    """Zero the tensors and pin their memory until `owner` is garbage-collected. Raise InputError if the system
+    refuses."""
     pinned: list[Tensor] = []
     weakref.finalize(owner, _unpin, pinned, device)
     _pin(tensors, pinned, sum(tensor.nbytes for tensor in tensors))
 
 
 class Pinning:
-    """A background thread that pins tensors for a CUDA device and sets them to zero (see `pin`), one group of `groups`
-    after the other. Pinning 23 GB takes five seconds. The memory stays pinned until `owner` is garbage-collected."""
+    """A background thread that applies `pin` to one group of tensors after the other."""
 
     def __init__(self, owner: object, groups: list[list[Tensor]], device: torch.device) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
@@ -94,7 +85,7 @@ class Pinning:
         weakref.finalize(owner, self._close)
 
     def wait(self, group: int) -> None:
-        """Wait until group number `group` is pinned and may be used. Raises the error of `pin` if pinning failed."""
+        """Wait until group number `group` is pinned. Raise the error of `pin` if pinning failed."""
         self._done[group].result()
 
     def _work(self, groups: list[list[Tensor]], inference: bool) -> None:
@@ -124,6 +115,7 @@ class Pinning:
 def _pin(tensors: list[Tensor], pinned: list[Tensor], wanted: int) -> None:
     for tensor in filter(Tensor.numel, tensors):
         tensor.zero_()  # touches the pages with all cores; cudaHostRegister would do so with one
+        # torch's own pinned memory would round each size up to a power of two
         status = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
         if status:
             done = sum(each.nbytes for each in pinned) / 1e9

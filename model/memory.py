@@ -32,20 +32,13 @@ def activation_bytes(
     camera: bool = True,
     keys: int | None = None,
 ) -> int:
-    """Return the peak GPU memory of a forward in bytes, for one process. Not included are the stored weights, inputs,
-    output, camera cache and GEMM workspaces.
+    """Return the peak GPU memory of a forward in bytes, for one process. Stored weights, inputs, output, camera cache
+    and GEMM workspaces are not included. With 8-bit attention the result is an upper limit.
 
     frames, height, width: the size of the latent.
-    precision: the dtypes, the number formats and the number of processes, which share the tokens.
     batch: the number of prompts.
     camera: whether the model gets a camera, which all prompts share.
-    keys: the number of tokens to which each of the latent's tokens attends; None means all tokens of the latent.
-
-    The result may be too high:
-    - By 0.3 GB if the stored weights need no decoding, because decoded weights are always counted.
-    - With 8-bit attention, because the result is an upper limit for all kernels. It includes q, k and v in 16 bits,
-    which only some kernels take. It also includes deferred additions of all batch elements, which only occur with
-    kernels that take 8-bit inputs.
+    keys: the number of tokens to which each token attends; None means all.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
@@ -76,12 +69,8 @@ def activation_bytes(
 def camera_cache_bytes(
     config: ModelConfig, frames: int, height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Return the size in bytes of a CameraCache with all blocks' tensors in `dtype`; 0 for a model without camera
-    layers. `frames`, `height` and `width` are the size of the latent, `batch` is the number of prompts.
-
-    The result includes scales and shifts for one camera, keys and values of the prompts, and a copy of the fp32 camera.
-    The camera's embedded tokens are part of `activation_bytes`.
-    """
+    """Return the size in bytes of a CameraCache with all blocks' tensors, for one camera and `batch` prompts; 0 without
+    camera layers."""
     if config.control is None:
         return 0
     tokens = token_count(frames, height, width)
@@ -90,23 +79,15 @@ def camera_cache_bytes(
 
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
-    """Return the size in bytes of the decoded weights of one block's `main_layers`. If `arithmetic` is "fp8" or "int8",
-    each value takes 1 byte, and each row 4 more bytes for its scale. Otherwise (also with "auto") each value has the
-    size of `dtype`."""
+    """Return the bytes of one block's `main_layers` weights, decoded to `dtype`, or to 8 bits with a scale for each
+    row."""
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
 
 
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
-    """Return the peak memory of a self-attention in bytes: the weights of q, k, v and output, and the larger of two
-    phases. `tokens` is the number of this process's tokens, `keys` the number of tokens to which they attend.
-
-    - First phase: q, k and v are computed.
-    - Second phase: attention holds q, k and v, the softmax's fp32 sums and the result. If the keys are split
-    (attention/splitting.py), there are sums and a result for each part. With 8-bit attention there are also quantized
-    copies, and the result is in 8 bits until it overwrites q.
-    """
+    """Return the peak bytes of self-attention: weights, and the larger of computing q, k and v and attending."""
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
     heads = config.num_heads // precision.processes
@@ -122,12 +103,7 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of a feed-forward in bytes: two weights, and the input and output of one layer. `size` is
-    the number of bytes of a value in the compute dtype.
-
-    With 8-bit products the peak has the first layer's output in the compute dtype, and the larger of two: its 8-bit
-    copy, or the extra memory of the first product (see `_product`).
-    """
+    """Return the peak bytes of the feed-forward: two weights, and the input and output of one layer."""
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
@@ -136,9 +112,7 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of the camera layers in bytes: four weights, and the hidden state, scale and shift. These
-    three have at most CAMERA_TOKENS tokens. For 8-bit products, one of the three is replaced by the product's extra
-    memory if this is larger. `size` is the number of bytes of a value in the compute dtype."""
+    """Return the peak bytes of the camera layers: four weights, and the hidden state, scale and shift."""
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
@@ -146,27 +120,18 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the extra memory of an 8-bit matrix product in bytes; 0 if `arithmetic` is not an 8-bit format. The
-    product needs the quantized input [tokens, dim] with a scale for each token. For int8 it also needs the int32 sums
-    of up to PRODUCT_TOKENS tokens."""
+    """Return the extra bytes of an 8-bit product: the quantized input with scales, and for int8 the int32 sums."""
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
 
 
 def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the size in bytes of a decoded weight [rows, width] with `size` bytes a number. If `arithmetic` is an
-    8-bit format, a number has one byte, and each row has a scale."""
     return rows * (width + 4) if arithmetic in DTYPES else rows * width * size
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the peak memory of embedding the camera in bytes, the larger of two phases. `size` is the bytes of a
-    number in the compute dtype.
-
-    The first phase holds the camera and a copy rearranged to tokens. The second phase holds this copy, the result, the
-    weights, and three temporary tensors for up to EMBEDDING_TOKENS tokens.
-    """
+    """Return the peak bytes of embedding the camera, which first rearranges the camera and then runs the layers."""
     channels = config.control_channels
     folded = tokens * 4 * channels * size
     weights = (4 * channels + 2 * config.dim) * config.dim * size

@@ -1,8 +1,5 @@
-"""Sequence parallelism: one video's tokens are split among several processes with a GPU each.
-
-Each process holds an equal share of the tokens through all blocks. For self-attention the processes exchange q, k and v
-so that each has all tokens of some heads; afterwards they exchange the results (DeepSpeed-Ulysses, arXiv:2309.14509).
-"""
+"""Sequence parallelism: several processes with a GPU each share the tokens of one video (DeepSpeed-Ulysses,
+arXiv:2309.14509)."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""A function that takes actions (functions without parameters that start or await an exchange), and normally calls them
-immediately. While CUDA graphs are recorded, the actions are not called, but added to the replay, between two graphs."""
+"""A function that calls actions, which start or await an exchange. While CUDA graphs are recorded, it adds the actions
+to the replay instead."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
 
 
 def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
-    """Start to gather the tensor `share` of every process into `gathered`, ordered by rank, and return the pending
-    operation. All shares must have the same shape. `gathered` is valid after the operation's `wait`."""
+    """Start to gather the tensor `share` of every process into `gathered`, by rank. Return the pending operation;
+    `gathered` is valid after its `wait`."""
     return _all_gather(gathered, share, group=group, async_op=True)
 
 
@@ -40,8 +37,8 @@ def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
 
 
 class SequenceParallel:
-    """The group of processes that compute a forward together; pass it to the model as `options["sequence_parallel"]`.
-    All processes call the model with the same arguments, and each receives the full result."""
+    """The processes that compute a forward together; pass this object to the model as `options["sequence_parallel"]`.
+    All processes pass the same arguments, and each receives the full result."""
 
     def __init__(self, group: distributed.ProcessGroup) -> None:
         self.group, self.size, self.rank = group, group.size(), group.rank()
@@ -63,14 +60,14 @@ class SequenceParallel:
         return bool(flag.item())
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """Return the config for creating this process's KeyValueCache: the model's config with only this process's
-        share of the heads. Raises InputError if the number of heads is not a multiple of the number of processes."""
+        """Return the config of this process's KeyValueCache, with its share of the heads. Raise InputError if the heads
+        cannot be shared equally."""
         self.check(config)
         return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
-        """Return this process's share of the tokens of a grid (frames, rows, columns). The last shares are padded with
-        tokens of zeros, so that all shares have the same length. The padding is removed before attention."""
+        """Return this process's share of the tokens of a grid (frames, rows, columns). Zeros pad the last shares to
+        equal length."""
         frames, frame = grid[0], grid[1] * grid[2]
         tokens = frames * frame
         length = -(-tokens // self.size)
@@ -81,8 +78,7 @@ class SequenceParallel:
 
 
 class WholeVideo:
-    """The token share of a process that computes a forward alone. Its methods return their arguments unchanged.
-    TokenShare overrides them for several processes."""
+    """The token share of a process that computes a forward alone. Its methods return their arguments unchanged."""
 
     def latent(self, x: Tensor) -> Tensor:
         return x
@@ -105,9 +101,9 @@ class TokenShare(WholeVideo):
     """One process's share of the tokens of a forward.
 
     tokens: the number of all tokens.
-    frames: the slice of the latent's frames that contain tokens of this share.
-    within: the slice of this share among the tokens of `frames`.
-    length: the number of tokens in a share, including padding with zeros. It is the same for all processes.
+    frames: the latent frames that contain tokens of this share.
+    within: this share among the tokens of `frames`.
+    length: the tokens of a share, with padding; equal for all processes.
     """
 
     parallel: SequenceParallel
@@ -121,13 +117,12 @@ class TokenShare(WholeVideo):
         return x[:, :, self.frames]
 
     def cut(self, tokens: Tensor) -> Tensor:
-        """Return this process's share [B, length, C] of tokens [B, n, C], padded with zeros. `tokens` belong to the
-        latent frames that `latent` returns."""
+        """Return this share [B, length, C] of the tokens [B, n, C] of `frames`, padded with zeros."""
         own = tokens[:, self.within]
         return F.pad(own, (0, 0, 0, self.length - own.shape[1]))
 
     def rope(self, table: Tensor) -> Tensor:
-        """Return this share's rows [length, C] of a RoPE table [tokens, C] for the full video, padded with zeros."""
+        """Return this share's rows [length, C] of the full video's RoPE table [tokens, C], padded with zeros."""
         own = table[self.parallel.rank * self.length :][: self.length]
         return F.pad(own, (0, 0, 0, self.length - len(own)))
 
@@ -137,9 +132,8 @@ class TokenShare(WholeVideo):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Exchange tokens for heads between the processes. `q_k_v` yields q, k and v [length, dim] with this process's
-        tokens and all heads. Return q, k and v [tokens, dim / processes] with all tokens and this process's heads. Each
-        tensor is sent while the next one is computed."""
+        """Exchange q, k and v [length, dim] with this process's tokens for q, k and v [tokens, dim / processes] with
+        this process's heads."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -149,9 +143,8 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Exchange heads for tokens between the processes, after attention. `heads` [tokens, dim / processes] is the
-        attention result with all tokens and this process's heads. Return the result [length, dim] with this process's
-        tokens and all heads."""
+        """Exchange attention [tokens, dim / processes] with this process's heads for attention [length, dim] with this
+        process's tokens."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
@@ -160,7 +153,8 @@ class TokenShare(WholeVideo):
 
 
 class Exchange:
-    """An all-to-all of tensors [processes, ...]: `sent[i]` goes to process i, and `received[i]` comes from it."""
+    """An all-to-all of tensors [processes, ...]: `sent[i]` goes to process i, and `received[i]` comes from process
+    i."""
 
     def __init__(self, sent: Tensor, received: Tensor, group: distributed.ProcessGroup) -> None:
         self._sent, self.received, self._group = sent, received, group
@@ -175,15 +169,11 @@ class Exchange:
 
 
 class Exchanges:
-    """A factory of exchanges between processes, which keeps the exchanges out of recorded CUDA graphs.
-
-    Pass an exchange's `start` and `wait` to `between`. Normally `between` calls them immediately. While CUDA graphs are
-    recorded (`recorded_by`), it adds them to the replay between two graphs instead.
-    """
+    """A factory of exchanges that stay out of recorded CUDA graphs. Pass an exchange's `start` and `wait` to
+    `between`."""
 
     IN_TURNS = 4
-    """The number of exchanges in a block: q, k, v and attention's result. Each exchange needs its own buffers in CUDA
-    graphs. All blocks share these buffers, because a block's exchanges end before the next block starts its own."""
+    """The number of exchanges in a block: q, k, v and attention's result. All blocks share their static buffers."""
 
     between: Between
 
@@ -193,9 +183,8 @@ class Exchanges:
         self._turn: Iterator[int] | None = None
 
     def of(self, parts: Tensor) -> Exchange:
-        """Return an exchange, not yet started, that will send `parts[i]` of the tensor `parts` [processes, ...] to
-        process i. While CUDA graphs are recorded, `parts` is copied to a static buffer, because replays use fixed
-        addresses."""
+        """Return an exchange, not yet started, that will send `parts[i]` to process i. While CUDA graphs are recorded,
+        `parts` is copied to a static buffer."""
         if self._turn is None:
             sent = parts.contiguous()
             return Exchange(sent, torch.empty_like(sent), self._group)
@@ -207,11 +196,8 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, between: Between) -> Iterator[None]:
-        """A context manager for recording a forward as CUDA graphs without its exchanges.
-
-        `between` receives the functions that start an exchange or wait for it. `between` must end the current graph,
-        add these functions to the replay and start the next graph. The exchange buffers stay allocated for replays.
-        """
+        """A context manager for recording a forward without its exchanges. `between` must end the graph, add its
+        arguments to the replay, and start the next graph."""
         self.between, self._turn = between, cycle(range(self.IN_TURNS))
         try:
             yield

@@ -12,44 +12,30 @@ from torch.nn import functional as F
 from ..host_memory import pause_collector
 
 ONE_AT_A_TIME = Lock()
-"""The lock that a thread holds while it records a CUDA graph, so that only one thread records at a time. During a
-recording torch cannot free cached memory for other threads."""
+"""The lock for recording a CUDA graph. During a recording, torch cannot free cached memory for other threads."""
 
 
 @contextmanager
 def on_recording_stream(x: Tensor) -> Iterator[None]:
-    """A context manager that makes torch use the stream on which all graphs of the GPU of `x` are recorded.
-
-    On entry:
-    - The stream waits for the work queued on the current stream.
-    - Python's garbage collector is switched off. Otherwise it could free an object that waits for the GPU, such as an
-    old KV cache, and such a wait would end the recording.
-    - A small matrix product lets cuBLAS allocate its workspace for this thread and stream. The workspace must outlive
-    the recording, so it is allocated before.
-    """
+    """A context manager that makes torch use the recording stream of the GPU of `x`, with garbage collection off."""
     stream = _stream(x.device)
     stream.wait_stream(torch.cuda.current_stream(x.device))
+    # freeing an object that waits for the GPU, such as an old KV cache, would end the recording
     with pause_collector(), torch.cuda.stream(stream):
         one = x.new_ones(8, 8)
-        F.linear(one, one, one[0])
+        F.linear(one, one, one[0])  # cuBLAS allocates its workspace, which must outlive the recording
         yield
 
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a GPU's stream for recordings, always the same one. Its priority is high, because torch hands out the same
-    32 streams of normal priority again and again. On such a stream, a recording would include the work that another
-    thread queues."""
+    # torch hands out its 32 streams of normal priority again and again, also to other threads
     return torch.cuda.Stream(device, priority=-1)
 
 
 def failure_of(record: Callable[[], object]) -> BaseException | None:
-    """Call `record` during the recording of a CUDA graph. Return its exception without the traceback, or None if the
-    call succeeds.
-
-    The traceback is removed because it would keep tensors alive until after the recording. With CUDA's own allocator,
-    as in ComfyUI, freeing these tensors after the recording would end the process.
-    """
+    """Call `record` during a recording. Return its exception, or None. The exception has no traceback, which would keep
+    tensors alive."""
     try:
         record()
     except BaseException as reason:
@@ -59,8 +45,8 @@ def failure_of(record: Callable[[], object]) -> BaseException | None:
 
 
 def message_of(failure: BaseException | None) -> str:
-    """Return the message of a recording's exception `failure`, or the name of its type if the message is empty. Return
-    an empty string for None. Raise `failure` itself if it is not an Exception, such as KeyboardInterrupt."""
+    """Return the message of `failure`, or its type's name, or an empty string for None. Raise a `failure` that is not
+    an Exception."""
     if failure is None or isinstance(failure, Exception):
         return "" if failure is None else str(failure) or type(failure).__name__
     raise failure

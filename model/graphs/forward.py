@@ -1,5 +1,4 @@
-"""CUDA graphs of a causal model's forward. All chunks run the same kernels on the same memory. A replay is faster if
-the GPU would otherwise wait for Python: with small chunks, a slow CPU, or several GPUs for a chunk."""
+"""CUDA graphs of a causal model's forward, so that the GPU does not wait for Python."""
 
 from __future__ import annotations
 
@@ -21,18 +20,12 @@ from .capture import ONE_AT_A_TIME, failure_of, message_of, on_recording_stream
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
-"""The function to record: (inputs, options) -> result. The function may fill the camera cache. Its Python code must
-have no other effect, because a replay only runs the kernels."""
+"""The function to record: (inputs, options) -> result. The function may fill the camera cache, but must have no other
+side effect."""
 
 
 class _Recording:
-    """The recorded kernels of a forward: CUDA graphs, and functions to call between the graphs.
-
-    filled: the tensors by block that the kernels write to the camera cache and to its prompt cache; None without a
-    cache.
-    out: the result. It is allocated before the recording, because CUDA's own allocator warns if memory from a recording
-    is freed.
-    """
+    """A forward's CUDA graphs, functions to call between the graphs, and the cached tensors that the graphs fill."""
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
@@ -41,7 +34,7 @@ class _Recording:
         self._steps: list[Callable[[], object]] = []
 
     def begin(self) -> None:
-        """Start to record kernels, which do not run until the replay."""
+        """Start to record kernels without running them."""
         self._graph = torch.cuda.CUDAGraph()
         # "thread_local": other threads may allocate and wait during the recording
         self._graph.capture_begin(self._pool, capture_error_mode="thread_local")
@@ -62,25 +55,10 @@ class _Recording:
 
 
 class ForwardGraphs:
-    """The recorded CUDA graphs of one video's forwards. Pass this object to the model as `options["graphs"]`.
+    """The CUDA graphs of one video's forwards. Pass this object to the model as `options["graphs"]`.
 
-    All weights must be on a GPU and stay at the same address. The KeyValueCache must be on the same GPU and `in_place`.
-    A CameraCache must be `steady`. An application that moves weights, such as ComfyUI, changes `options["weights"]`,
-    which frees all graphs.
-
-    Forwards of one kind run the same kernels on the same memory. The first forward of a kind runs as usual. The second
-    is recorded, and the graph is tested against the usual result. Later forwards of this kind are replayed. A chunk has
-    three kinds of forwards:
-    - the first denoising step, which computes the camera's scales and shifts;
-    - later denoising steps, which read these from the cache;
-    - the forward with `keep`, which updates the KV cache.
-
-    While the attention window is filling, there are three other kinds if `KeyValueCache.see_all_frames` was called.
-    Otherwise nothing is recorded until the window is full, because each chunk attends to more tokens than the chunk
-    before.
-
-    Data exchanges between processes are not recorded: a replay runs them between the graphs. If recording or the test
-    fails in one process, later forwards run as usual in all processes.
+    Weights must stay on the GPU at the same addresses. The KeyValueCache must be `in_place`, and a CameraCache
+    `steady`. A change of `options["weights"]` frees all graphs.
     """
 
     def __init__(self) -> None:
@@ -92,12 +70,11 @@ class ForwardGraphs:
 
     @property
     def recorded(self) -> int:
-        """The number of recorded kinds of forwards."""
+        """The number of recorded kinds of forwards (see `run`)."""
         return len(self._recordings)
 
     def clear(self) -> int:
-        """Wait until the GPU has run the recorded graphs, free them, and return the bytes of their inputs and
-        results."""
+        """Wait for the GPU, free all graphs, and return the bytes of their inputs and results."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         if self._recordings:
             with suppress(RuntimeError):  # a failed GPU runs nothing
@@ -108,16 +85,8 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)` as a new tensor, not as a static buffer of a graph. The forward is computed,
-        or replayed from a CUDA graph:
-
-        - The first forward of a kind (see `_kind`) is computed.
-        - The second is computed and recorded, and the recording's replay is compared with the result.
-        - Later forwards are replayed.
-
-        Forwards are only computed after a recording has failed or a replay has differed, and while the kernels may
-        differ from chunk to chunk (`KeyValueCache.form` is None).
-        """
+        """Return `compute(given, options)` as a new tensor. The first forward of a kind is computed, the second is
+        recorded and tested, later ones are replayed. After a failure, every forward is computed."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -143,7 +112,6 @@ class ForwardGraphs:
         return recording.out.clone()
 
     def _queue(self, recording: _Recording, given: ForwardInputs) -> None:
-        """Copy the inputs to the graphs' memory and queue a replay. Caches are not marked as filled or read."""
         for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
             own.copy_(tensor)
         recording.replay()
@@ -151,9 +119,7 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Record a forward, replay it once, and then compute it as usual. Keep the recording if the replay's result
-        passes the test. Return the usual result. The caches also hold the keys, values and camera tensors of the usual
-        computation."""
+        """Record a forward, test its replay against the usual computation, and return the usual result."""
         share = options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
@@ -175,15 +141,13 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Free all graphs, and record nothing from now on. `reason` is logged as a warning. An empty `reason`, if
-        another process failed, is not logged."""
         if reason:
             logging.warning("%s", reason)
         self._failed = True
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
-        """Record the kernels of a forward without running them. Return the reason of a failure, or an empty string."""
+        """Record a forward's kernels without running them. Return the reason of a failure, or an empty string."""
         fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
@@ -206,13 +170,9 @@ class ForwardGraphs:
     def _fill(
         self, recording: _Recording, compute: Compute, fixed: ForwardInputs, options: ForwardOptions
     ) -> BaseException | None:
-        """Compute a forward during a recording, from the graphs' input tensors `fixed`. Return the exception of a
-        failure, or None.
-
-        The tensors that the forward wrote to the camera cache are stored in `recording.filled`. The cache's earlier
-        entries are then restored, so that the cache does not refer to memory of a failed recording.
-        """
+        """Compute a forward during a recording. Return the exception of a failure, or None."""
         cache = _cache_of(fixed)
+        # else the cache would refer to the memory of a failed recording
         with nullcontext() if cache is None else cache.restored():
             failure = failure_of(lambda: recording.out.copy_(compute(fixed, options)))
             recording.filled = None if cache is None or failure else (cache.kept, cache.prompt.kept)
@@ -220,7 +180,7 @@ class ForwardGraphs:
 
     @cached_property
     def _pool(self) -> Any:
-        """The memory pool of all graphs, which they can share because no two graphs are replayed at the same time."""
+        """The memory pool that all graphs share, because no two graphs are replayed at the same time."""
         return torch.cuda.graph_pool_handle()
 
 
@@ -233,8 +193,7 @@ def _cache_of(given: ForwardInputs) -> CameraCache | None:
 
 
 def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
-    """Return a key of a forward, from the shapes of its inputs, the KV cache's `form` and `keep`, and the addresses of
-    the cached camera and prompt tensors. Forwards with equal keys run the same kernels on the same memory."""
+    """Return a key of the forward. Forwards with equal keys run the same kernels on the same memory."""
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
     return given.shapes, history.form, history.keep, kept
@@ -242,9 +201,7 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """A context manager that lets blocks use the prompt's cached keys and values although their prompt is `context`,
-    the graphs' copy of the embedded prompt. Blocks use cached keys and values only if `cache.prompt.embedded` is their
-    prompt's tensor object. Therefore `cache.prompt.embedded` is set to `context`, and restored on exit."""
+    """Let blocks use the prompt's cached keys and values for `context`, the graphs' copy of the embedded prompt."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

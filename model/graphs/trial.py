@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 WORST = 2**-7
-"""A replay passes the test if its relative RMS error is at most this, which is about the rounding error of bf16. A
-correct replay has an error of 0."""
+"""The largest relative RMS error of a replay that passes the test, about the rounding error of bf16."""
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
-    """Return the largest relative RMS error of a tensor in `got`, compared with its counterpart in `wanted`. Elements
-    that are NaN in both tensors count as equal. The call waits for the GPU."""
+    """Return the largest relative RMS error of a tensor in `got` compared with `wanted`. NaN in both counts as
+    equal."""
     errors = []
     for a, b in zip(got, wanted, strict=True):
         difference = (a.float() - b.float()).masked_fill((a == b) | (a.isnan() & b.isnan()), 0)
@@ -23,8 +22,8 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return a message for the user if the relative `error` of a graph's first replay is above WORST or NaN, else an
-    empty string. `work` begins the message, such as "A forward"."""
+    """Return a message for the user if the relative `error` of a replay is above WORST or NaN, else an empty string.
+    `work` begins the message."""
     if error <= WORST:  # false for NaN
         return ""
     return (

@@ -1,17 +1,4 @@
-"""The cache of keys and values of the latent frames to which a causal model's chunk attends.
-
-Attention reads a window of slots, one per latent frame. The first `sink` slots hold the video's first frames for good.
-The others form a ring, in which a new frame overwrites the oldest. Keys are stored after RoPE with absolute positions,
-and attention has no mask, so the order of slots does not matter and stored frames never move.
-
-Keys and values are stored in one of three formats: in the model's dtype, in int8 (`eight_bit`) with a scale for each
-token and head, or in float8_e4m3fn (`fp8`) as 8-bit attention reads them. The first chunk sets the fp8 scales and means
-for the whole video. If the keys have a norm, its weights set the scale of the keys instead.
-
-Attention reads tensors on the model's device directly, unless they are in int8. Tensors in int8 are decoded to a copy
-first. Tensors in pinned host memory (`on_host`) are copied to the device while the previous block computes. In both
-cases a chunk is stored only after denoising, when it overwrites frames that no later chunk attends to.
-"""
+"""The cache of keys and values of the latent frames to which a causal model's chunk attends."""
 
 from __future__ import annotations
 
@@ -45,16 +32,14 @@ from .slots import Slots, TokenRange
 from .storage import DeviceStorage, HostStorage, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""A value of a later chunk in an fp8 cache may be this factor times the first chunk's maximum (estimated from a sample)
-without being clamped. The same holds for a key, unless a norm bounds the keys."""
+"""In an fp8 cache, values of later chunks may exceed the first chunk's maximum by this factor without being clamped."""
 
 
 class KeyValueCache:
     """The cache of all blocks' keys and values over a window of latent frames, for one video.
 
     Call `begin` before each chunk, and pass the cache to the model as `options["kv_cache"]`. After denoising, run one
-    more forward of the finished chunk with `keep` set to True: later chunks attend to the keys and values of this
-    forward.
+    more forward with `keep` set to True: later chunks attend to its keys and values.
     """
 
     def __init__(
@@ -68,15 +53,12 @@ class KeyValueCache:
         dtype: torch.dtype,
         place: KeyValuePlace = ON_DEVICE,
     ) -> None:
-        """Create the cache. Raises InputError if the window has no room for the sink and a chunk.
+        """Create the cache. Raise InputError if the window has no room for the sink and a chunk.
 
         frame_tokens: the number of tokens of a latent frame.
-        held: window and sink (the video's first frames, which always stay in the window), in latent frames.
+        held: window and sink (first frames that always stay), in latent frames.
         chunk: the number of latent frames of a chunk.
-        dtype: the dtype of the model's keys and values.
-        place: the location and format of the stored tensors. If `place.fp8` is True, `place.eight_bit` (int8) is
-        ignored. Set `place.fp8` only if `choose_8bit.takes_operands` returns True for the model and device; this is not
-        checked here.
+        place: `fp8` requires that `choose_8bit.takes_operands` is True for the device.
         """
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:
@@ -110,44 +92,38 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the current forward may be repeated after a failure. False if `keep` is True and the cache is not
-        `in_place`, because such a forward may already have overwritten earlier frames in storage. Else True."""
+        """Whether the current forward may be repeated after a failure. False if it may already have overwritten earlier
+        frames."""
         return not self.keep or self._place.in_place
 
     @property
     def in_place(self) -> bool:
-        """Whether attention reads the stored tensors themselves, not copies. Kernels then read the positions of a
-        chunk's tokens from device memory, so all chunks run the same kernels as soon as the window is full."""
+        """Whether attention reads the stored tensors themselves, not copies."""
         return self._place.in_place
 
     def see_all_frames(self) -> None:
-        """Let attention process all slots of the window from the first chunk on, so that every forward runs the same
-        kernels, as CUDA graphs require. `frame_shares` excludes slots without a frame. The cache must be `in_place`,
-        and `attends_to_frames` must be True for the device."""
+        """Let attention process empty slots too, so that every forward runs the same kernels. The cache must be
+        `in_place`, and `attends_to_frames` True for the device."""
         self._by_frames = True
 
     @property
     def frame_shares(self) -> Tensor | None:
-        """The argument `shares` of attention, fp32 [window]: 0 for each slot that holds a frame, else -inf. None if the
-        window is full, or if `see_all_frames` was not called: attention then processes no empty slots."""
+        """The argument `shares` of attention, fp32 [window]: 0 for a slot with a frame, else -inf. None if attention
+        processes no empty slots."""
         return self._shares if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
-        """The state of the window: "full" or "filling". Chunks in the same state run the same kernels, so a CUDA graph
-        can replay them. None if the kernels may differ from chunk to chunk, in two cases:
-
-        - The window is filling, and `see_all_frames` was not called.
-        - The cache is in fp8 and does not have its scales yet.
-        """
+        """The window's state, "full" or "filling". Chunks in the same state run the same kernels. None if kernels may
+        differ between chunks."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """A context manager that makes forwards run the kernels of a full window, even if some slots do not hold a
-        frame yet. So CUDA graphs of a full window can be recorded before the window is full."""
+        """A context manager that makes forwards run the kernels of a full window, so that CUDA graphs can be recorded
+        early."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -159,12 +135,12 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Return whether the current forward may stop after this block's keys and values. True in the last block of a
-        forward with `keep`, because the velocity from such a forward is not used."""
+        """Whether the current forward may stop after this block's keys and values: in the last block, if `keep` is
+        True."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """Start the next chunk of the video. If `again`, start the current, unfinished chunk again."""
+        """Start the next chunk of the video. If `again`, restart the current, unfinished chunk."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, slots = range(first, after), self._slots
@@ -182,8 +158,7 @@ class KeyValueCache:
         self._storage.begin([TokenRange(past.stored, past.stored) for past in self._past] if in_8_bits else self._past)
 
     def check(self, x: Tensor) -> None:
-        """Check the latent x [B, C, F, H, W] for a forward with this cache. Raises InputError if x does not have the
-        shape of one video's chunk, or if `begin` has not been called."""
+        """Raise InputError if x [B, C, F, H, W] is not one video's chunk, or if `begin` has not been called."""
         if not self._used:
             raise InputError("the KV cache has no chunk yet: call its method begin first")
         found = len(x), x.shape[2], x.shape[3] * x.shape[4] // 4
@@ -201,16 +176,8 @@ class KeyValueCache:
     def extend(
         self, block: int, queries: Tensor | Unrotated | None, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Any, Any, Any]:
-        """Add the current chunk's keys and values to a block's window. Return queries, keys and values for the block's
-        attention.
-
-        The arguments are the current chunk's, [chunk tokens, dim] each. The returned keys and values contain the
-        earlier frames too, as Operands (fp8 values with their scale) if the cache is in fp8. They are valid until the
-        next call, which may overwrite the buffers.
-
-        Queries that are Unrotated (before norm and RoPE) are returned after norm and RoPE, as an Operand if the cache
-        is in fp8. Other queries, or None, are returned unchanged.
-        """
+        """Add the current chunk's keys and values [chunk tokens, dim] to a block's window. Return queries, keys and
+        values for attention, valid until the next call. In fp8, keys, values and Unrotated queries become Operands."""
         stored, scalings = self._storage.fetch(block), None
         if self._place.fp8:
             keys, scalings = self._scaled(block, keys, values)
@@ -222,8 +189,7 @@ class KeyValueCache:
         return made, *(self._operands(seen, scalings, used) if scalings else (seen[0][:used], seen[1][:used]))
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Copy the current chunk's tokens from `seen`, the tensors that attention reads, to storage. Frames to which no
-        later chunk attends are not copied."""
+        """Copy the current chunk to storage, except frames to which no later chunk attends."""
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
             if self._place.eight_bit:
@@ -238,9 +204,7 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write the current chunk's keys and values into `seen`, the tensors that attention reads, and return the
-        queries. Unrotated queries and keys get norm and RoPE. For a cache in fp8, `scalings` are those of keys and of
-        values, and Unrotated queries are returned as an Operand (fp8 values with their scale)."""
+        """Write the chunk's keys and values into `seen`, the tensors that attention reads, and return the queries."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -267,9 +231,7 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Tensor | Unrotated, tuple[Scaling, Scaling]]:
-        """Return the chunk's keys, and the Scalings of keys and of values. The first forward with `keep` sets the
-        block's Scalings for the whole video. Until then, each forward computes its own Scalings, and norm and RoPE are
-        applied to keys that are Unrotated."""
+        """Return the keys, and the Scalings of keys and values, which the first forward with `keep` fixes."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)

@@ -15,13 +15,12 @@ from .storage import HostStorage, Shapes
 
 
 class KeyValuePlace(NamedTuple):
-    """The location and format of a KeyValueCache's tensors.
+    """The location and format of a KeyValueCache's tensors, by default on the device in the model's dtype.
 
     eight_bit: whether the format is int8.
-    fp8: whether the format is float8_e4m3fn, which 8-bit attention reads directly. If neither `fp8` nor `eight_bit` is
-    True, the format is the model's dtype.
-    on_host: True if the tensors are in pinned host memory, False if they are on the device.
-    device_blocks: if `on_host` is True, the number of blocks that keep their tensors on the device.
+    on_host: whether the tensors are in pinned host memory.
+    fp8: whether the format is float8_e4m3fn, for 8-bit attention.
+    device_blocks: with `on_host`, the number of blocks that stay on the device.
     """
 
     eight_bit: bool = False
@@ -31,13 +30,12 @@ class KeyValuePlace(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """Whether attention reads the stored tensors directly, because they are on the device and not in int8."""
+        """Whether attention reads the stored tensors directly, not copies."""
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the indices of the blocks that keep their tensors on the device, for a model with `layers` blocks.
-        These blocks are evenly spaced. While they compute, the tensors of the other blocks are copied from host
-        memory."""
+        """Return the indices of the blocks that keep their tensors on the device, evenly spaced among `layers`
+        blocks."""
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
@@ -48,22 +46,18 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the (shape, dtype) of each tensor that a storage's `fetch` returns for one block. A shape is (tokens,
-    columns). The order is keys, values; in int8 it is keys, scales of keys, values, scales of values.
+    """Return the shape (tokens, columns) and dtype of each tensor that `fetch` returns for a block. In int8, scales
+    follow the keys and the values.
 
     frames: the number of latent frames of the attention window, and of a chunk.
     frame_tokens: the number of tokens of a latent frame.
-    dtype: the dtype of the model's keys and values.
-
-    In fp8, the window's tokens are padded to a multiple of TURNED, because values may also be stored transposed, as
-    (columns, tokens). If few zeros suffice, they fill a tile of cuDNN's kernel instead. In int8, the current chunk's
-    tokens are left out, and the fp32 scales are (tokens, heads).
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:
+        # padding for values that are stored transposed, or for a tile of cuDNN's kernel
         return [((tokens + (padding(tokens) or -tokens % TURNED), config.dim), FP8)] * 2
     if place.eight_bit:
-        tokens -= frames[1] * frame_tokens
+        tokens -= frames[1] * frame_tokens  # without the current chunk
         return [((tokens, config.dim), torch.int8), ((tokens, config.num_heads), torch.float32)] * 2
     return [((tokens, config.dim), dtype)] * 2
 
@@ -72,8 +66,7 @@ class KeyValueBytes(NamedTuple):
     """The size of a KeyValueCache in bytes.
 
     device: stored tensors and copy buffers on the device.
-    working: for a cache in int8, one block's decoded keys and values, on the device during a forward; 0 for other
-    formats.
+    working: one block's decoded keys and values, for int8 only.
     host: stored tensors in pinned host memory.
     """
 
@@ -85,8 +78,7 @@ class KeyValueBytes(NamedTuple):
 def key_value_bytes(
     config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace, chunk: int = CHUNK
 ) -> KeyValueBytes:
-    """Return the size of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each. `dtype` is that of
-    the model's keys and values, `chunk` the number of latent frames of a chunk."""
+    """Return the size of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each."""
     shapes = stored_shapes(config, (window, chunk), frame_tokens, dtype, place)
     block = _nbytes(shapes)
     working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.eight_bit and not place.fp8 else 0
@@ -97,7 +89,6 @@ def key_value_bytes(
 
 
 def _nbytes(shapes: Shapes, most: int | None = None) -> int:
-    """Return the size in bytes of tensors with these shapes, counting at most `most` rows of each."""
     return sum(
         (rows if most is None else min(rows, most)) * columns * dtype.itemsize for (rows, columns), dtype in shapes
     )
@@ -114,8 +105,8 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Return the locations and formats that the user's setting `mode` allows, the preferred one first. If `fp8` is
-    True, 8-bit attention reads float8_e4m3fn, so every format is fp8 instead of int8 or the model's dtype."""
+    """Return the places that the user's setting `mode` allows, the preferred one first. With `fp8`, all are in
+    float8_e4m3fn."""
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 
 

@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 
 class TokenRange(NamedTuple):
-    """A range of consecutive tokens of latent frames: their rows `stored` in storage, and their rows `seen` in the
-    tensor that attention reads."""
+    """Consecutive tokens of latent frames: their rows in storage (`stored`), and in the tensor that attention reads
+    (`seen`)."""
 
     stored: slice
     seen: slice
 
 
 class Slots(NamedTuple):
-    """The slots of the `window` latent frames to which a chunk of `chunk` frames attends. The first `sink` slots hold
-    the video's first frames. The others form a ring, in which a new frame overwrites the oldest.
+    """The slots of a window's latent frames: the first slots hold the video's first frames, the others form a ring.
 
-    Attention reads `window` slots. A storage in host memory or in int8 has only `window - chunk` slots, because a
-    chunk attends to at most this many earlier frames. `frame_tokens` is the number of tokens of a frame.
+    window: the number of latent frames to which a chunk attends.
+    sink: the number of first frames that always stay.
+    chunk: the number of latent frames of a chunk.
     """
 
     window: int
@@ -28,19 +28,16 @@ class Slots(NamedTuple):
     frame_tokens: int
 
     def is_seen(self, frame: int, first: int) -> bool:
-        """Return whether the chunk that begins with frame number `first` attends to the earlier frame number `frame`.
-        True for the video's first `sink` frames, and for the latest frames that fit into the rest of the window
-        together with the chunk."""
+        """Whether the chunk that begins with frame number `first` attends to the earlier frame number `frame`."""
         return frame < self.sink or frame >= first + self.chunk - (self.window - self.sink)
 
     def seen(self, frame: int) -> int:
-        """Return the slot of frame number `frame` in the tensor that attention reads. The slot follows from the number
-        alone: the function does not check whether the frame is still stored there."""
+        """Return a frame's slot in the tensor that attention reads, without a check that the frame is still there."""
         return self._slot(frame, self.window)
 
     def ranges(self, frames: Iterable[int]) -> list[TokenRange]:
-        """Return the token ranges of `frames`, for storage without slots for the current chunk. Frames that are
-        adjacent both in storage and in attention's tensor share a range."""
+        """Return the token ranges of `frames`, for a storage without the current chunk. Adjacent frames share a
+        range."""
         runs: list[tuple[int, int, int]] = []
         for frame in frames:
             stored, seen = self._slot(frame, self.window - self.chunk), self.seen(frame)

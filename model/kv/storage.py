@@ -17,7 +17,7 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 class DeviceStorage:
     """The storage of all blocks' tensors [tokens, columns] on the device. `fetch` returns the stored tensors, not
-    copies. The other storages have the same methods `begin`, `fetch` and `store`."""
+    copies."""
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [
@@ -25,23 +25,21 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[TokenRange]) -> None:
-        """Select the tokens of earlier frames that later calls of `fetch` must provide. In this storage the method does
-        nothing, because all tokens are on the device."""
+        """Select the tokens of earlier frames that `fetch` must provide. Here all tokens are on the device."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """Return the tensors [tokens, columns] of a block, on the device. The rows that `begin` selected hold their
-        stored values. The values of the other rows are undefined, and the caller may overwrite these rows."""
+        """Return a block's tensors [tokens, columns] on the device. Rows that `begin` did not select are undefined, and
+        may be overwritten."""
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
-        """Write `rows`, one tensor for each of the block's tensors, to the slice `tokens` of the stored tensors."""
+        """Write `rows`, one tensor for each of the block's tensors, to the slice `tokens`."""
         for tensor, row in zip(self._blocks[block], rows, strict=True):
             tensor[tokens] = row
 
 
 class _Copy(NamedTuple):
-    """A copy of a block's tensors from host memory to `buffers` on the device. The CUDA event `arrived` marks the end
-    of the copy; it is None without CUDA."""
+    """A copy of a block from host memory to `buffers`. The event `arrived` marks its end; None without CUDA."""
 
     block: int
     buffers: list[Tensor]
@@ -49,18 +47,14 @@ class _Copy(NamedTuple):
 
 
 class HostStorage:
-    """The storage of all blocks' tensors in host memory, with copy buffers for two blocks on the device.
-
-    For CUDA, a thread pins the memory while the first chunk computes. While a block computes, a separate stream copies
-    the next block's earlier frames to the device. A copy starts after all work already queued on the compute stream,
-    because this work may still read the buffers.
-    """
+    """The storage of all blocks' tensors in host memory. While a block computes, the next one is copied to the
+    device."""
 
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate host memory for `blocks` blocks, and copy buffers on the device. `shapes` has the shape and dtype of
-        each tensor that `fetch` returns for a block. Host memory holds only `stored` tokens of each tensor."""
+        """Allocate `stored` tokens for each block in host memory, and copy buffers on the device. `shapes` are those of
+        a block's tensors from `fetch`."""
         self._device = device
         self._past: Sequence[TokenRange] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
@@ -97,8 +91,7 @@ class HostStorage:
                     row.record_stream(self._stream)
 
     def _start_copy(self, block: int) -> _Copy:
-        """Start to copy a block's earlier frames to the least recently used buffers on the device, and return the
-        copy."""
+        """Start to copy a block's earlier frames to the least recently used buffers."""
         self._turn = (self._turn + 1) % self.BUFFERS
         buffers = self._buffers[self._turn]
         with self._behind_current_work():
@@ -108,8 +101,7 @@ class HostStorage:
             return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context manager that makes torch use the copy stream. Copies start after all work that is already
-        queued on the compute stream."""
+        """Return a context of the copy stream. Its copies wait for queued work, which may still read the buffers."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -120,8 +112,7 @@ class SplitStorage:
     """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """Use the storage `device` for the blocks with the indices `on_device`, and the storage `host` for the others.
-        `blocks` is the number of all blocks."""
+        """Use `device` for the blocks with the indices `on_device`, and `host` for the others of `blocks` blocks."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

@@ -38,7 +38,6 @@ class _Attention(nn.Module):
 class SelfAttention(_Attention):
     """A self-attention layer with RoPE. The norms of q and k cover all heads together.
 
-    attention: the attention function.
     in_8_bits: whether `attention` computes in 8 bits.
     """
 
@@ -56,13 +55,8 @@ class SelfAttention(_Attention):
         """Add gate * attention(norm(x) * (1 + scale) + shift) to the residual stream x of each batch element in `rows`.
 
         modulation: shift, 1 + scale, and gate, [B, 3, dim].
-        rope: cosines and sines of the tokens' RoPE angles.
         reference: a tensor with the dtype for GEMMs and attention.
-        extend: a function (queries, keys, values) -> (queries, keys, values) that adds the keys and values of earlier
-        frames, for a causal model with a single batch element; else None.
-
-        If several processes compute a forward, x holds this process's tokens. Attention and `extend` process all
-        tokens, but only this process's heads.
+        extend: adds earlier frames to (queries, keys, values), or None.
         """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
@@ -75,9 +69,8 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Pass the keys and values of a single batch element to `extend`, without computing attention, and leave x
-        unchanged except for deferred operations. The last block needs only this in the last forward of a chunk. The
-        arguments are those of `update_`."""
+        """Pass the keys and values of a single batch element to `extend`, without computing attention. The arguments
+        are those of `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -90,17 +83,7 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v, computed one by one by `layers` from the normed input y [tokens, dim]. `norms` are the
-        weights of the norms of q and k.
-
-        What is yielded depends on the forward:
-        - If `in_operands` returns True: Operands (fp8 values with their scale). Each 16-bit tensor is freed before the
-        next one is computed.
-        - With a KV cache in a single process: keys as Unrotated (before norm and RoPE), because the cache applies both,
-        and values as a tensor. Queries are also Unrotated, unless the cache is in fp8 and attention needs 16-bit
-        queries.
-        - Otherwise, and during torch.compile: tensors, with norm and RoPE applied to q and k.
-        """
+        """Yield q, k and v for the normed y [tokens, dim]: as Operands, as Unrotated, or after norm and RoPE."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
@@ -117,28 +100,20 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Return whether q, k and v are quantized one by one to Operands (fp8 values with their scale). True if all of
-        these hold:
-        - attention computes in 8 bits by a kernel that accepts Operands;
-        - no other code, such as a ComfyUI patch, needs q, k and v in 16 bits;
-        - a single process computes the forward, without a KV cache and without torch.compile."""
+        """Whether q, k and v are quantized one by one to Operands: in 8-bit attention by one process, without KV cache,
+        torch.compile or patches."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
     def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
-        """Return whether attention computes in 8 bits, and no other code, such as a ComfyUI patch, needs q, k and v in
-        16 bits."""
+        """Whether attention computes in 8 bits, and no patch needs q, k and v in 16 bits."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return the attention result [tokens, dim] of this process's tokens. `projected` yields q, k and v. `extend`
-        adds the keys and values of earlier frames; it is None without a KV cache.
-
-        If `dtype`, the input dtype of the next layer, is an 8-bit dtype, kernels that can write 8 bits return the
-        result in `dtype`.
-        """
+        """Return attention [tokens, dim] of this process's tokens, in an 8-bit `dtype` only if the kernel can write
+        it."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -158,17 +133,16 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer from the video's tokens to the prompt. As in training, tokens also attend to the prompt's
-    padding up to text_len. Keys may be fewer than text_len. The last key is then padding, and stands for itself and for
-    all missing padding."""
+    """A cross-attention layer to the prompt and its padding, as in training. If keys are fewer than text_len, the last
+    key stands for all missing padding too."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return the keys, after their norm, and the values of the embedded prompts `context`, each [B, tokens, dim].
-        The norm's weight is moved to the device of the residual stream `stream`."""
+        """Return the keys after their norm, and the values, of the embedded prompts `context`, [B, tokens, dim] each.
+        `stream` has the norm's device."""
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
@@ -177,8 +151,8 @@ class CrossAttention(_Attention):
     def update_(
         self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
     ) -> None:
-        """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`. `norm` is the
-        weight and bias of x's norm, `keys_values` the result of `project`. GEMMs use the dtype of `context`."""
+        """Add attention(norm(x), prompts) to the residual stream x of each batch element. `norm` is a weight and bias,
+        `keys_values` the result of `project`."""
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
@@ -197,9 +171,8 @@ class CrossAttention(_Attention):
 
 
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
-    """Yield the result [tokens, out] of each layer for y [tokens, in]. If `at_once` is True and the layers can be
-    joined (see `joined`), one matrix product computes all results, which are strided views of it. Otherwise each layer
-    runs when its result is requested."""
+    """Yield each layer's result [tokens, out] for y [tokens, in]. With `at_once`, layers that can be `joined` run as
+    one matrix product."""
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)

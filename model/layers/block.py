@@ -1,5 +1,4 @@
-"""One transformer block: self-attention, camera layers, cross-attention and feed-forward. A layer prepares its weight
-once for all batch elements (prompts), but processes the elements one by one, which saves memory."""
+"""One transformer block, which prepares each weight once but processes the batch elements one by one to save memory."""
 
 from __future__ import annotations
 
@@ -23,12 +22,10 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""The feed-forward processes at most this many tokens in one step, so that 81 frames of 832x480 pixels (32,760 tokens)
-take one step. With half the limit, a denoising step would take 1 % longer. The peak memory would be the same, because
-self-attention sets it."""
+"""The feed-forward processes at most this many tokens in one step."""
 
 CAMERA_TOKENS = 32768
-"""The camera layers process at most this many tokens in one step, so longer videos take several steps."""
+"""The camera layers process at most this many tokens in one step."""
 
 
 class Block(nn.Module):
@@ -60,14 +57,12 @@ class Block(nn.Module):
 
     @property
     def joint_layers(self) -> tuple[nn.Module, ...]:
-        """The self-attention's q, k and v layers. They can run as one matrix product, because they have the same
-        input."""
+        """The q, k and v layers of self-attention, which can run as one matrix product."""
         return self.self_attn.q, self.self_attn.k, self.self_attn.v
 
     @property
     def main_layers(self) -> tuple[nn.Module, ...]:
-        """The linear layers that process the video's tokens. Their results change in every step, unlike those of the
-        layers that process the camera or the prompt."""
+        """The linear layers that process the video's tokens, not the camera or the prompt."""
         own, cross = self.self_attn, self.cross_attn
         return own.q, own.k, own.v, own.o, cross.q, cross.o, self.ffn[0], self.ffn[2]
 
@@ -81,18 +76,11 @@ class Block(nn.Module):
         options: ForwardOptions,
         inplace: bool = False,
     ) -> Tensor:
-        """Return the residual stream x [B, tokens, dim] after this block. With `inplace`, x is overwritten and
-        returned.
+        """Return the residual stream x [B, tokens, dim] after this block. With `inplace` or `options["residuals"]`, x
+        is overwritten.
 
         e0: the time modulation [B, 6, dim] in the dtype of x.
         context: the embedded prompts [B, tokens, dim], in the dtype for GEMMs and attention.
-        camera: the embedded camera, or None.
-        rope: the cosines and sines of the RoPE angles.
-        options: the ForwardOptions, which are also passed to the attention function.
-
-        If `options["residuals"]` (the Residual of each batch element) is given, x is overwritten, and the block's last
-        addition may be deferred to the next block. In a forward with `options["kv_cache"].keep`, the last block
-        computes only keys and values, unless several processes compute the forward.
         """
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()
@@ -130,8 +118,7 @@ class Block(nn.Module):
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
-        """Return the keys and values of the embedded prompts `context`, from the cache if possible. Otherwise they are
-        computed, and cached if there is room."""
+        """Return the prompts' keys and values from the cache, or compute them, and cache them if there is room."""
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
         cached = cache.prompt.get(self.index)
@@ -142,12 +129,7 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace the residual stream x of each batch element in `rows` by x * (1 + scale) + shift.
-
-        Scale and shift depend on the camera. They are read from the camera cache, or computed and cached if there is
-        room. Otherwise they are computed for at most CAMERA_TOKENS tokens at a time, to save memory. The computation is
-        in the dtype of `reference`.
-        """
+        """Replace each residual stream x by x * (1 + scale) + shift, with scale and shift from the camera."""
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
             for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):
@@ -160,9 +142,7 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return the scale and shift of all tokens from the camera cache. If the cache lacks this block, scale and
-        shift are computed and cached first. Return None during torch.compile, without a cache, and without room in the
-        cache."""
+        """Return the scale and shift of all tokens from the cache, or None without a cache or room for them."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)
@@ -203,8 +183,7 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return one group of batch elements for each camera in `cameras` [1 or B, tokens, dim]. With one camera, all
-    elements are one group. With B cameras, each element is a group."""
+    """Return one group of batch elements for each camera in `cameras` [1 or B, tokens, dim]."""
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 

@@ -11,7 +11,7 @@ from ..ops.pointwise import layer_norm
 from .operations import Operations, prepared
 
 EMBEDDING_TOKENS = 8192
-"""The camera's embedding and the head process at most this many tokens in one step, to save memory."""
+"""The camera's embedding and the head process at most this many tokens in one step."""
 
 
 class Head(nn.Module):
@@ -24,8 +24,8 @@ class Head(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
 
     def forward(self, x: Tensor, e: Tensor) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent pixels from the residual stream x [B,
-        tokens, dim] and the time embedding e [B, dim]."""
+        """Return the velocity [B, tokens, 4*16] for the residual stream x [B, tokens, dim] and the time embedding e [B,
+        dim]."""
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
         with prepared(self.head, x) as project:
             return torch.stack(

@@ -14,18 +14,13 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_
 
 Waits = Literal["never", "last", "always"]
-"""The rule for deferring a layer's additions to the next norm: "always" defers every addition, "never" none. "last"
-defers the addition only for the batch element that the layer processes last."""
+"""When an addition is deferred to the next norm: never, only for the batch element that a layer processes last, or
+always."""
 
 
 class Residual:
-    """The residual stream x [tokens, dim] of one batch element, updated in place. `waits` selects which additions are
-    deferred.
-
-    Deferred operations (an addition, and the camera's scale and shift) are applied by the next norm, which may be in
-    the next block. One kernel then computes the operations and the norm, and reads x once. Until then the deferred
-    addend stays in memory, and x has its old values. Call `settle` before you read x.
-    """
+    """The residual stream x [tokens, dim] of one batch element, updated in place. The next norm applies deferred
+    operations. Call `settle` before you read x."""
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
         self._x, self._waits, self.last = x, waits, True
@@ -34,7 +29,7 @@ class Residual:
 
     @property
     def stream(self) -> Tensor:
-        """The tensor x. Use only its device, dtype and shape, because its values may not be up to date."""
+        """The tensor x, for its device, dtype and shape only: its values may be outdated."""
         return self._x
 
     @property
@@ -43,7 +38,7 @@ class Residual:
         return self._added[0] is not None
 
     def add(self, y: Tensor, gate: Tensor | None = None) -> None:
-        """Add y * gate to x, now or at the next norm. y is [tokens, dim], and gate is [dim], or None for ones."""
+        """Add y * gate to x, now or at the next norm. y is [tokens, dim]; gate is [dim], or None for ones."""
         self.settle()
         if self._waits == "always" or (self._waits == "last" and self.last):
             self._added = y, gate
@@ -58,16 +53,15 @@ class Residual:
             affine_(self.settle(), scale, shift)
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
-        """Apply the deferred operations to x, and return the layer norm of x [tokens, dim], with weight and bias [dim].
-        `layers` are the layers that will read the norm. If all take inputs in the same 8-bit dtype, the result has this
-        dtype and a scale for each token. Otherwise the result is in `dtype`."""
+        """Apply the deferred operations, and return the layer norm of x. The result is in the 8-bit input dtype that
+        all `layers` share, else in `dtype`."""
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
         return sum_normed(self._x, added, affine or (None, None), weight, bias, eps, dtype, *layers)
 
     def settle(self) -> Tensor:
-        """Apply the deferred operations to x and return x [tokens, dim]."""
+        """Apply the deferred operations to x, and return x."""
         (y, gate), affine = self._take_deferred()
         if y is not None:
             gated_add_(self._x, y, gate)
@@ -76,14 +70,13 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield the residual streams of consecutive parts of the tokens (see `part`). All parts except the last have a
-        multiple of 128 tokens. No part has more than `limit` tokens, rounded up to a multiple of 128."""
+        """Yield the residual streams of consecutive parts of at most `limit` tokens, rounded up to a multiple of
+        128."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
-        """Return the residual stream of a slice of the tokens. If the slice contains all tokens, return this object.
-        Otherwise apply the deferred operations to x, and return a Residual on a view of x that never defers an
-        operation."""
+        """Return the residual stream of a slice of the tokens: this object for all tokens, else a settled view that
+        never defers."""
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
         return Residual(self.settle()[tokens], "never")
@@ -95,21 +88,15 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim]. During torch.compile nothing is deferred.
-    With `defer_all` or a single element, every addition is deferred to the next norm. Otherwise only the addition to
-    the element that a layer processes last is deferred."""
+    """Return the residual stream of each batch element of x [B, tokens, dim]. `defer_all` defers every addition, not
+    only the last element's."""
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 
 
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the batch elements in the order in which a layer should process them: (residual stream, one item of each of
-    `given`). Elements with a deferred addition come first, because their norm frees the addend's memory.
-
-    Before the first element is yielded, the attribute `last` of all streams is set: to True for the element that is
-    yielded last, to False for the others. A stream with `waits` "last" defers its next addition only if `last` is
-    True.
-    """
+    """Set each stream's `last`, then yield (stream, one item of each of `given`). Streams with a deferred addition come
+    first, because their norm frees memory."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

@@ -25,15 +25,11 @@ AS_TRAINED = RopeScale()
 def rope_table(
     grid: tuple[int, int, int], head_dim: int, device: torch.device, first_frame: int = 0, scale: RopeScale = AS_TRAINED
 ) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of every token's RoPE angles, each fp32 [frames*rows*columns, head_dim/2].
+    """Return the cosines and sines of every token's RoPE angles, fp32 [frames*rows*columns, head_dim/2] each. The last
+    dimension has the frame's angles, then the row's, then the column's.
 
     grid: the number of frames, rows and columns of tokens.
-    first_frame: the position, in latent frames from the start of the video, of the grid's first frame.
-    scale: the linear change of the positions before the angles are computed.
-
-    The last dimension has the frame's angles first, then the row's, then the column's, one angle for two channels. Of a
-    head's d channels, 2*(d//6) are for the row, 2*(d//6) for the column, and the other channels for the frame. Angles
-    are computed in fp64, which is precise for any number of frames. The last four results are cached.
+    first_frame: the grid's first latent frame, from the start of the video.
     """
     side = 2 * (head_dim // 6)
     widths = head_dim - 2 * side, side, side

@@ -1,12 +1,4 @@
-"""The choice of the code that computes an operation of ops/pointwise.py, and the fallback to plain torch if it fails.
-
-The environment variable `LINGBOT_POINTWISE` selects the implementation:
-
-- triton: our Triton kernels.
-- compile: torch.compile.
-- eager: plain torch, 2048 tokens at a time to keep fp32 temporaries small.
-- auto (default): triton if it works, else eager.
-"""
+"""The choice of the code that computes an operation of ops/pointwise.py, with plain torch as the fallback."""
 
 import logging
 import os
@@ -25,21 +17,21 @@ from . import matrix_8bit, plain
 from .plain import NormRope
 
 VARIABLE = "LINGBOT_POINTWISE"
-MODES = "auto", "triton", "compile", "eager"
+MODES = "auto", "triton", "compile", "eager"  # auto: triton if it works, else eager (plain torch by parts)
 EAGER_TOKENS = 2048
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return slices of nearly equal length that cover `length` items. All slices except the last have a multiple of 128
-    items. No slice is longer than `limit` rounded up to a multiple of 128."""
+    """Return slices of nearly equal length that cover `length` items. No slice exceeds `limit`, rounded up to a
+    multiple of 128."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 def run(name: str, x: Tensor, *arguments: Any) -> Tensor:
-    """Run the operation `name` on x and `arguments`, and return its result. The code is the function that
-    `implementation` returns for the device of x, or plain torch during torch.compile."""
+    """Return the result of the operation `name` for x and `arguments`. During torch.compile the operation runs in plain
+    torch."""
     if torch.compiler.is_compiling():
         return _in_plain_torch(name)(x, *arguments)
     return implementation(name, x.device.type)(x, *arguments)
@@ -51,14 +43,8 @@ def _in_plain_torch(name: str) -> Callable[..., Tensor]:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """Return the function that computes the operation `name` on a device type. `mode` is one of MODES, which the
-    module's docstring explains. If `mode` is None, the first of these applies:
-    - the value of LINGBOT_POINTWISE, if it is set and not empty;
-    - "eager", if LINGBOT_WORLD_KERNELS selects norms=torch;
-    - "auto".
-
-    Raises InputError if the mode is not one of MODES.
-    """
+    """Return the function that computes the operation `name` on a device type. Raise InputError if `mode` is not one of
+    MODES. A `mode` of None means LINGBOT_POINTWISE."""
     by_table = "eager" if settings().get("norms") == "torch" else "auto"
     mode, run_plain = mode or os.environ.get(VARIABLE) or by_table, _in_plain_torch(name)
     if mode not in MODES:
@@ -71,8 +57,8 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
 
 @lru_cache
 def fastest(name: str, run_plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return a function that runs our kernel `name`, and `run_plain` after a failure of the kernel (see `or_else`).
-    Return `run_plain` itself if `device_type` is not "cuda" or Triton does not load."""
+    """Return a function that runs our kernel `name`, or `run_plain` after a failure. Without CUDA or Triton, return
+    `run_plain` itself."""
     if device_type != "cuda" or not triton_loads():
         return run_plain
     return or_else(triton_kernel(name), run_plain, name)
@@ -105,13 +91,8 @@ def _in_place_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: 
 
 
 def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run `run_plain` on at most EAGER_TOKENS tokens at a time, and return the first output tensor.
-
-    `arguments` are, in this order:
-    - as many output tensors as `outputs` gives;
-    - the number of each token's row in the output tensors, int64 [tokens];
-    - the other arguments. Matrices, also in tuples, have a row for each token.
-    """
+    """Call `run_plain` for parts of the tokens. `arguments` begin with `outputs` output tensors and each token's row in
+    them."""
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
         run_plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
@@ -119,9 +100,7 @@ def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: A
 
 
 _WHOLE = {"rms_silu", "modulated", "scatter_", "scatter_fp8_", "scatter_transposed_", "merge_", "merge_fp8_"}
-"""The operations that plain torch runs on all tokens at once. Other operations run on at most EAGER_TOKENS tokens at a
-time, to keep fp32 copies small. The operations listed here make no fp32 copies, or cannot be split because the first
-dimension of an argument is not the tokens."""
+"""The operations that plain torch runs on all tokens at once, because they need no fp32 copies or cannot be split."""
 _BY_PARTS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _layer_norm_by_parts,
     "scatter_rotated_": partial(_rows_by_parts, 1),
@@ -130,7 +109,7 @@ _BY_PARTS: dict[str, Callable[..., Tensor]] = {
 
 
 def _tokens_of(argument: Any, part: slice) -> Any:
-    """Return the rows `part` of each matrix in `argument`, which may be a tuple; return anything else unchanged."""
+    """Return the rows `part` of each matrix in `argument`, also in tuples, and anything else unchanged."""
     if isinstance(argument, tuple):
         parts = (_tokens_of(each, part) for each in argument)
         return NormRope(*parts) if isinstance(argument, NormRope) else tuple(parts)
@@ -138,12 +117,8 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`, and returns the result of `plain` if `fast` fails. After the first failure
-    on a GPU, the function no longer tries `fast` on this GPU.
-
-    The GPU is that of the first tensor among the arguments. The first failure on a GPU is logged with `name`. Running
-    out of GPU memory does not count as a failure: torch.OutOfMemoryError is raised.
-    """
+    """Return a function that calls `fast`, and `plain` on each GPU on which `fast` has failed. torch.OutOfMemoryError
+    does not count as a failure, and is raised."""
     broken: set[torch.device | None] = set()
 
     def run(*arguments: Any) -> T:
@@ -162,7 +137,7 @@ def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Calla
 
 
 def _device_of(argument: Any) -> torch.device | None:
-    """Return the device of the first tensor in `argument`, which may be a tuple of tuples; None without a tensor."""
+    """Return the device of the first tensor in `argument`, also in nested tuples, or None."""
     if isinstance(argument, Tensor):
         return argument.device
     found = (_device_of(each) for each in argument) if isinstance(argument, tuple) else ()
@@ -170,8 +145,8 @@ def _device_of(argument: Any) -> torch.device | None:
 
 
 def on_its_gpu(run: Callable[..., T]) -> Callable[..., T]:
-    """Return a function that calls `run` with the GPU of its first argument as the current device, because
-    comfy-kitchen launches its kernels on the current device."""
+    """Return a function that calls `run` with its first argument's GPU as the current device, on which comfy-kitchen
+    launches kernels."""
 
     @wraps(run)
     def on_gpu(x: Tensor, *others: Any) -> T:

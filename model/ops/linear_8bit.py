@@ -1,8 +1,4 @@
-"""Linear layers that multiply 8-bit numbers, float8_e4m3fn ("fp8") or int8, scaled by output channel and by token.
-
-An activation that several layers use is quantized once. Norms and activation functions write 8 bits directly. The
-exception is before comfy-kitchen's products, which quantize their inputs themselves.
-"""
+"""Linear layers that multiply 8-bit numbers, float8_e4m3fn ("fp8") or int8, scaled by output channel and by token."""
 
 from typing import Any, Literal, cast
 
@@ -33,12 +29,8 @@ TRIED_ROWS = 4096
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the number format for a model's matrix products: an 8-bit format if `wanted` requests one, else "bf16",
-    which means the compute dtype.
-
-    "8bit" means the 8-bit format that suits the device. On a GPU the kernel for the products is selected as well.
-    Raises InputError if the device or the model's sizes do not allow the format.
-    """
+    """Return the number format for a model's matrix products; "bf16" means the compute dtype. Select the kernel on a
+    GPU. Raise InputError if the device or the model's sizes do not allow `wanted`."""
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -53,16 +45,15 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 
 
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
-    """Return the number format that `wanted` means on a device: "fp8" or "int8" for "8bit", else `wanted` itself."""
+    """Return "fp8" or "int8", whichever suits the device, if `wanted` is "8bit", else `wanted` itself."""
     return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
 
 
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Select the kernel for 8-bit matrix products on a device, and store its name in CHOSEN for a CUDA device. Raises
-    InputError if no kernel supports the device, or none passes its accuracy test. `wanted` is the user's setting, for
-    the message."""
+    """Select the kernel for 8-bit products. Raise InputError if no kernel supports the device and passes its accuracy
+    test."""
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):
@@ -83,11 +74,10 @@ def tried_size(config: ModelConfig) -> Size:
 
 
 class EightBitLayer:
-    """A linear layer with an 8-bit weight [out, in]. A call quantizes an input that is not in 8 bits. The result and
-    `bias` [out] are in `dtype`.
+    """A callable linear layer with an 8-bit weight [out, in], and a result and `bias` [out] in `dtype`.
 
-    input_dtype: the 8-bit dtype that the input should have, or None if the product's kernel quantizes the input itself.
-    applies_gelu: whether a call applies GELU (tanh form) to its input first.
+    input_dtype: the 8-bit dtype of inputs; None if the kernel quantizes them.
+    applies_gelu: whether a call first applies GELU (tanh form) to its input.
     """
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -102,13 +92,12 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return a layer with the weight `values` [out, in], its `scales`, and `bias` [out] or None. The new layer has
-        the `dtype` of this layer. Its weight is Rotated if this layer's weight is Rotated."""
+        """Return a layer with these tensors, and with this layer's `dtype` and class of weight."""
         return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
 
     def after_gelu(self) -> "EightBitLayer":
-        """Return a copy of this layer that applies GELU (tanh form) to its input first, if the kernel that quantizes
-        the input can do this. Otherwise return this layer."""
+        """Return a copy of this layer that first applies GELU to its input, or this layer if its kernel cannot apply
+        GELU."""
         if not isinstance(self._weight, Rotated) or not kitchen_takes_gelu(self._weight.values.device):
             return self
         layer = EightBitLayer(self._weight, self._bias, self.dtype)
@@ -124,16 +113,14 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether the kernel for products with the 8-bit weight `values` [out, in] takes inputs that are not
-    quantized, and quantizes them itself. True if `values` is int8, `choose_arithmetic` selected comfy-kitchen's kernel
-    for the GPU, and torch.compile is not running."""
+    """Whether the kernel for the 8-bit weight `values` [out, in] quantizes its inputs itself: comfy-kitchen's int8
+    kernel, without torch.compile."""
     return _by_kitchen(values.dtype, values.device)
 
 
 def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether a weight of `width` columns should be rotated (see rotation.py) for products in the 8-bit `dtype`.
-    True if comfy-kitchen's int8 kernel computes the products, and `width` is a multiple of GROUP. The kernel also
-    rotates the inputs when it quantizes them. False during torch.compile."""
+    """Whether a weight of `width` columns should be rotated (see rotation.py): for comfy-kitchen's int8 kernel, if
+    `width` is a multiple of GROUP."""
     return width % GROUP == 0 and _by_kitchen(dtype, device)
 
 
@@ -148,12 +135,8 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, rotated: bool) -> EightBit:
-    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel. `rotated` is the result of
-    `rotates` for this layer.
-
-    A quantized weight is converted on its own device, without a full decoded copy if there is a kernel for it. Another
-    weight is moved to `device` and quantized there.
-    """
+    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel. A plain weight is moved to
+    `device`, a quantized weight is not."""
     if hasattr(weight, "recode"):
         return weight.recode(dtype, rotated)
     weight = weight.detach().to(device)
@@ -161,15 +144,13 @@ def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, r
 
 
 def input_dtype(*layers: Any) -> torch.dtype | None:
-    """Return the 8-bit input dtype that all of these layers share. Return None if their input dtypes differ, or if they
-    have none."""
+    """Return the 8-bit input dtype that all layers share, or None."""
     dtypes = {getattr(layer, "input_dtype", None) for layer in layers}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return the layer norm of x [tokens, dim]. weight and bias [dim] are the norm's. If all `layers` share an 8-bit
-    input dtype, the result is in this dtype, with one scale for each token. Otherwise the result is in `dtype`."""
+    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype that all `layers` share, else in `dtype`."""
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
@@ -186,27 +167,20 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Update x [tokens, dim] in place, and return its layer norm as input for `layers`.
-
-    The update is x = x + y * gate; x = x * (1 + scale) + shift, with `added` = (y, gate) and `affine` = (scale, shift).
-    A step with None tensors is skipped. weight and bias [dim] are the norm's. If all `layers` share an 8-bit input
-    dtype, the result is in this dtype, otherwise in `dtype`.
-    """
+    """Apply `added` (y, gate) and `affine` (scale, shift) to x as `add_norm` does. Return the layer norm of x as input
+    for `layers`."""
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
 def as_input(x: Tensor, layer: Any) -> Rows:
-    """Return x [tokens, dim] in the 8-bit input dtype of `layer`. If `layer` has no 8-bit input dtype, return x
-    itself."""
+    """Return x [tokens, dim] in the 8-bit input dtype of `layer`, or x itself if `layer` has none."""
     eight_bit = input_dtype(layer)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation of x [tokens, dim], in the form that `layer`, the next layer, takes:
-    - If `layer` applies GELU itself: x unchanged.
-    - If `layer` has an 8-bit input dtype: the activation in this dtype.
-    - Otherwise: x, overwritten with the activation."""
+    """Return the activation of x [tokens, dim] as input for `layer`, or x itself if `layer` applies GELU. x may be
+    overwritten."""
     if getattr(layer, "applies_gelu", False):
         return x
     eight_bit = input_dtype(layer)
@@ -216,18 +190,15 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. If they share none, overwrite x
-    with the sum, and return x."""
+    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. If they share none, overwrite
+    and return x."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
 
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about 8-bit matrix products on a device, or None if the products are in bf16.
-
-    On a GPU the note names the kernel, or warns that fp8 would be faster than int8. On a CPU it warns that 8 bits are
-    slower. Raises InputError if the device or the model's sizes do not allow `wanted`.
-    """
+    """Return a note for the user about 8-bit products on a device, or None for bf16. Raise InputError if the device or
+    the model's sizes do not allow `wanted`."""
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":
         return None

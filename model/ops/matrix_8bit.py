@@ -1,5 +1,4 @@
-"""Matrices in 8 bits, and operations on them in plain torch. Each function writes into its first arguments.
-ops/pointwise.py documents the functions and calls Triton kernels instead where possible."""
+"""Matrices in 8 bits, and operations in plain torch that write into their first arguments (see ops/pointwise.py)."""
 
 from typing import Literal, NamedTuple
 
@@ -8,16 +7,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The largest number of each 8-bit dtype. Quantization scales values so that the largest magnitude becomes this number.
-So int8's -128 is not used."""
+"""The number of each 8-bit dtype to which quantization scales the largest magnitude."""
 
 Activation = Literal["none", "gelu", "silu"]
 """The name of an activation function; "gelu" is the tanh form."""
 
 
 class EightBit(NamedTuple):
-    """A matrix in 8 bits: `values` (int8 or float8_e4m3fn [rows, heads*width]) times `scales` (fp32 [rows, heads]). In
-    each row, every head of `width` columns has its own scale. A matrix without heads has heads = 1."""
+    """A matrix in 8 bits: `values` [rows, heads*width] times fp32 `scales` [rows, heads]. A matrix without heads has
+    heads = 1."""
 
     values: Tensor
     scales: Tensor

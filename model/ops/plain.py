@@ -1,4 +1,4 @@
-"""The operations of ops/pointwise.py in plain torch, as a reference. Operations in 8 bits are in ops/matrix_8bit.py."""
+"""The operations of ops/pointwise.py in plain torch, except those in ops/matrix_8bit.py."""
 
 from typing import NamedTuple
 
@@ -10,14 +10,8 @@ from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
-"""After scaling to 8 bits, a head's query vector is at most QUERY_LENGTH long, and its key vector at most KEY_LENGTH
-(Euclidean lengths). The reason is that our kernel for Hopper GPUs stores scores in fp16, at most 65504.
-
-The largest score is QUERY_LENGTH * KEY_LENGTH = 56320. Rounding to 8 bits may lengthen each vector by 1/16, so that the
-largest score is 63580.
-
-The two limits are used for vectors that a root-mean-square norm bounds; attention/fp8.py limits other vectors.
-"""
+"""The largest Euclidean lengths of a query and a key in 8 bits, so that their product fits into fp16 for our Hopper
+kernel."""
 
 
 class NormRope(NamedTuple):

@@ -1,8 +1,4 @@
-"""The element-wise operations of a block. Each reads and writes a token once, and computes in fp32.
-
-The functions take the tokens of one batch element, [tokens, dim]. A function with a name that ends in _ writes into its
-first argument. implementation.py selects the code that computes an operation.
-"""
+"""The element-wise operations of a block on [tokens, dim], each in fp32 and in one pass over memory."""
 
 from typing import TypeAlias, TypeVar
 
@@ -14,11 +10,11 @@ from .matrix_8bit import LARGEST, Activation, EightBit
 
 R = TypeVar("R", bound=Tensor | EightBit)
 Rows: TypeAlias = Tensor | EightBit
-"""The activations [tokens, width] that a layer accepts: a tensor, or a matrix in 8 bits with its scales."""
+"""The activations [tokens, width] that a layer accepts: a tensor, or a matrix in 8 bits."""
 
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the residual stream and of norms for the compute dtype `dtype`: fp64 for fp64, else fp32."""
+    """Return the dtype of the residual stream and of norms: fp64 for the compute dtype fp64, else fp32."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -28,16 +24,13 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its root-mean-square norm over all channels, times weight [dim]; return x."""
+    """Replace x [tokens, dim] by its RMSNorm over all channels times weight [dim], and return x."""
     return run("rms_norm_", x, weight, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, heads*head_dim] by RoPE of its root-mean-square norm times weight, and return x.
-
-    The norm covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels, with the
-    same cos and sin [tokens, head_dim / 2] for all heads.
-    """
+    """Replace x [tokens, heads*head_dim] by RoPE of its RMSNorm over all heads times weight, and return x. RoPE rotates
+    adjacent channels by cos and sin [tokens, head_dim / 2]."""
     return run("rms_rope_", x, weight, cos, sin, eps)
 
 
@@ -47,8 +40,7 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
-    """Replace x [tokens, dim] by x + y * gate, and return x. gate is [dim] in x's dtype, or None for ones. torch's own
-    `add_` of bf16 to fp32 takes 5/3 of this function's time."""
+    """Replace x [tokens, dim] by x + y * gate, and return x. gate is [dim] in x's dtype, or None for ones."""
     return run("gated_add_", x, y, gate)
 
 
@@ -58,10 +50,8 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation [B, 6, dim] in the dtype of `times`: times + weights, with 1 added to both scales.
-
-    `times` is [B, 6, dim] and `weights` [1, 6, dim]: shift, scale and gate of self-attention, then of the feed-forward.
-    """
+    """Return a block's shift, scale and gate of self-attention, then of the feed-forward, [B, 6, dim]: times + weights,
+    plus 1 for scales."""
     return run("modulated", times, weights)
 
 
@@ -74,11 +64,10 @@ def add_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> Rows:
-    """Update x [tokens, dim] in place, and return its layer norm in `dtype`.
+    """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift, and return the layer norm of x in `dtype`.
 
-    The update is x = x + y * gate; x = x * (1 + scale) + shift, with `added` = (y, gate) and `affine` = (scale, shift).
-    A step with None tensors is skipped. y, scale and shift are [tokens, dim]; gate, weight and bias are [dim]. A result
-    in int8 or float8_e4m3fn has one scale for each token.
+    added: y [tokens, dim] and gate [dim]; y of None skips the addition.
+    affine: scale and shift [tokens, dim], or None for both.
     """
     out = empty_rows(x, dtype)
     run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
@@ -92,8 +81,8 @@ def encode_8bit(
     activation: Activation = "none",
     added: Tensor | None = None,
 ) -> EightBit:
-    """Return y = activation(x) + added in `dtype` (int8 or float8_e4m3fn), for x and `added` [tokens, heads*head_dim].
-    Each token and head has one scale: max|y| divided by the largest number of `dtype`."""
+    """Return activation(x) + added [tokens, heads*head_dim] in `dtype` (int8 or float8_e4m3fn), with a scale for each
+    token and head."""
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
     return out
@@ -120,20 +109,19 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write values * scales to `out` [tokens, heads*head_dim], and return `out`. `values` is int8 or float8_e4m3fn in
-    the shape of `out`; `scales` is fp32 [tokens, heads]."""
+    """Write values * scales to `out` [tokens, heads*head_dim], and return `out`. `scales` is fp32 [tokens, heads]."""
     return run("decode_8bit_", out, values, scales)
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`. shift [dim] and factor [1]
-    are fp32. Values beyond the dtype's largest number are clamped."""
+    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), clamped, and return `out`. shift [dim] and
+    factor [1] are fp32."""
     return run("to_fp8_", out, x, shift, factor)
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32. To
-    decode the result of `to_fp8_`, pass the same shift and the inverse of its factor."""
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. To decode the result of `to_fp8_`, invert
+    its factor."""
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -145,14 +133,12 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Write attention over all keys to `out` [tokens, dim], and return `out`. The values are in fp8, and factor [1] and
-    shift [dim] (fp32) decode them: the merged attention is multiplied by factor, and shift is added.
+    """Write merged attention * factor + shift to `out` [tokens, dim], and return `out`. factor [1] and shift [dim]
+    decode the fp8 values.
 
-    parts: the attention over each of n parts of the keys, [n, tokens, heads, head_dim].
-    log_sums: the logarithms by which parts are merged (see `merge_`); None for a single part.
-    rest: one more part [1, tokens, heads, head_dim] and its logarithms, or empty.
-
-    If `out` is an EightBit, it gets one scale for each token.
+    parts: attention over each of n parts of the keys, [n, tokens, heads, head_dim].
+    log_sums: see `merge_`; None for a single part.
+    rest: one more part and its log_sums, or empty.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
@@ -161,23 +147,19 @@ def merge_fp8_(
 def merge_(
     out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None = None, rest_log_sums: Tensor | None = None
 ) -> Tensor:
-    """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
+    """Write attention over all keys to `out` [tokens, heads, head_dim], and return `out`: the sum of softmax(log_sums)
+    * parts.
 
-    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `out` may be the first part's memory.
-
-    parts: the attention over each of n parts of the keys, [n, tokens, heads, head_dim], contiguous.
-    log_sums: the logarithms of the parts' softmax denominators, fp32 [n, heads, tokens].
-    rest, rest_log_sums: one more part [1, tokens, heads, head_dim] and its logarithms, or None.
+    parts: attention over each of n parts of the keys, [n, tokens, heads, head_dim], contiguous.
+    log_sums: the logarithms of the softmax denominators, fp32 [n, heads, tokens].
+    rest, rest_log_sums: one more part and its log_sums, or None.
     """
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`.
-
-    `products` [tokens, dim] is the unscaled result of an 8-bit matrix product. `scales` [tokens, 1] and `weight_scales`
-    [dim] are fp32; bias is [dim] or None.
-    """
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`. `scales` [tokens, 1] and
+    `weight_scales` [dim] are fp32."""
     return run("rescale_", out, products, scales, weight_scales, bias)
 
 

@@ -1,8 +1,5 @@
-"""Rotation of the operands of int8 products (ConvRot): both are multiplied by one orthogonal Hadamard matrix.
-
-The product stays the same. A column with large values is spread over GROUP columns. The scale of a row, which the row's
-largest value sets, then leaves more precision to the row's other values.
-"""
+"""Rotation of both operands of an int8 product by an orthogonal Hadamard matrix (ConvRot), which spreads outliers over
+columns."""
 
 from functools import lru_cache
 from importlib import import_module
@@ -18,16 +15,15 @@ GROUP = 256
 
 
 class Rotated(EightBit):
-    """An int8 weight [out, in] that was rotated (multiplied by a Hadamard matrix, see `rotate`) before it was
-    quantized. The input of its layer must be rotated in the same way."""
+    """An int8 weight [out, in] that was rotated before quantization (see `rotate`). The input of its layer must be
+    rotated too."""
 
     __slots__ = ()
 
 
 @on_its_gpu
 def encode_rotated(weight: Tensor) -> Rotated:
-    """Return a weight [out, in], usually in bf16, as a Rotated in int8, with a scale for each row. `in` must be a
-    multiple of GROUP."""
+    """Return a weight [out, in] as a Rotated in int8, with a scale for each row. `in` must be a multiple of GROUP."""
     registry, name = import_module("comfy_kitchen").registry, "quantize_int8_convrot_weight"
     encode = registry.get_implementation(name, kwargs={"weight": weight, "group_size": GROUP})
     values, scales = encode(weight, GROUP)
