@@ -71,7 +71,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a list of at most one hint: the model ignores the speed of a camera that moves at constant speed."""
+    """Return a list of at most one hint: the camera moves at constant speed, which the model cannot see."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -85,8 +85,8 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the camera's translation and rotation in degrees, each [f - 1], between the f latent frames. The longest
-    translation is 1. Raise CameraError for too few poses."""
+    """Return the translation lengths and the rotation angles in degrees, each [f - 1], between latent frames. The
+    longest translation is 1. Raise CameraError for too few poses."""
     return _motion(model_poses(path.c2w, frames))
 
 

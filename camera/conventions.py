@@ -36,7 +36,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
     values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16].
     name: the beginning of error messages.
-    numbers: the numbers in the file, if `values` were computed from quaternions.
+    numbers: for estimating rounding errors, by default `values`.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
@@ -55,7 +55,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Whether `matrices` are 4x4 poses with the translation in the last row."""
+    """Whether `matrices` are 4x4 with the translation in the last row."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False
@@ -63,7 +63,7 @@ def _are_by_column(matrices: np.ndarray) -> bool:
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses that a file has under the convention `other`, from `c2w`, its poses under `read`. Both are
+    """Return the poses of a file under the convention `other` instead of `read`. `c2w` and the result are
     camera-to-world [n, 4, 4] in OpenCV axes."""
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)

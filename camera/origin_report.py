@@ -33,7 +33,7 @@ class _Comparison(NamedTuple):
 
     verdict: 1 for the path's convention, -1 for the alternative, 0 if undecided.
     why: the reason for the user, or "".
-    score: ranks better alternatives; the highest is suggested.
+    score: the rank of the alternative; the highest is suggested.
     """
 
     verdict: int
@@ -50,7 +50,7 @@ class _Score(NamedTuple):
 
 
 def report_origin(path: CameraPath, frames: int | None = None) -> list[str]:
-    """Return messages on the file, convention and scale of a path; an empty list if it has no file. `frames`: the
+    """Return messages on the file, convention and scale of a path from a file, else an empty list. `frames`: the
     video's length, by default the path's."""
     if path.origin is None:
         return []
@@ -109,7 +109,7 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Compare the path's convention with the others, by name. Conventions by column differ only in storage."""
+    """Compare the path's convention with each alternative, by name. Storage orders are not compared."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -163,7 +163,7 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _score_focus(c2w: np.ndarray) -> float:
-    """Return 1 if the viewing axes meet in front of all cameras, -1 if behind, 0 if nowhere."""
+    """Return 1 if the viewing axes meet in front of all cameras, -1 behind all, 0 if they do not meet."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0
@@ -176,7 +176,6 @@ def _score_focus(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a list of at most one message, on the lengths and rotations of the steps."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

@@ -45,7 +45,7 @@ class CameraPath:
     intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of 832x480.
     fps: poses per second.
     actions: [n, 4], W, A, S, D flags of an action model.
-    origin: the source file's; None after a change of coordinates or order.
+    origin: the source file; None after a change of coordinates or order.
     """
 
     c2w: np.ndarray
@@ -129,8 +129,8 @@ class CameraPath:
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at fractional frame numbers `times` [m], clamped to its ends. Poses and the lens are
-        interpolated; actions are those of the frame before."""
+        """Return the path at fractional frame numbers `times` [m], clamped to its ends. Actions are not
+        interpolated."""
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)

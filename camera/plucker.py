@@ -46,8 +46,8 @@ def stillness(poses: np.ndarray) -> float:
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """Return the model's input poses, float64 [f, 4, 4]: each pose relative to the one before, with translations
-    divided by `scale` (default: the longest). `before`: the pose before the first."""
+    """Return the model's input poses [f, 4, 4]: each relative to the one before, translations divided by `scale`
+    (default: the longest). Without `before`, the first pose is the identity."""
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
@@ -127,15 +127,15 @@ def camera_embedding(
     scale: float | None = None,
     before: ArrayLike | None = None,
 ) -> torch.Tensor:
-    """Return the Pluecker map of a path, float32 [1, 384, f, height/8, width/8]. Raise CameraError for invalid
+    """Return the Pluecker map of a path, float32 [1, 6 * 8 * 8, f, height/8, width/8]. Raise CameraError for invalid
     arguments.
 
     c2w: [n, 4, 4], camera-to-world in OpenCV axes.
-    intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of 832x480.
-    frames: the video's length, rounded down to 4n + 1.
-    chunk: the latent frames in a causal model's chunk; f is a multiple.
+    intrinsics: [n, 4] or [4], in pixels of an 832x480 image.
+    frames: rounded down to 4n + 1.
+    chunk: latent frames per chunk of a causal model; f is a multiple.
     scale: the divisor of translations, by default the longest step.
-    before: the pose [4, 4] before the first; None makes the first the identity.
+    before: the pose before the first, by default none.
     """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)

@@ -22,7 +22,6 @@ class PoseFolder:
     c2w: [n, 4, 4], camera-to-world in OpenCV axes, with rotations as stored.
     intrinsics: [n, 4] or [1, 4], fx, fy, cx, cy in pixels of 832x480.
     actions: [n, 4], W, A, S, D flags.
-    notes: messages for the user about unused data.
     """
 
     c2w: np.ndarray
@@ -75,7 +74,6 @@ def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | Non
 
 
 def _unzip(path: Path, folder: Path) -> None:
-    """Extract poses.npy, intrinsics.npy and action.npy from any folder of the zip file."""
     try:
         with ZipFile(path) as archive:
             members = [(info, PureWindowsPath(info.filename).name) for info in archive.infolist()]

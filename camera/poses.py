@@ -9,12 +9,12 @@ LENS_WIDTH, LENS_HEIGHT = 832, 480
 FEWEST_POSES = 5
 RIGID_TOLERANCE = 1e-3
 SHARES = 10.0
-"""The largest number in a lens that is in fractions of the image size, not in pixels."""
+"""A lens is in fractions of the image size, not in pixels, if all its numbers are at most SHARES."""
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
     """Return the largest 4n + 1 up to `requested` and `n_poses`, where n + 1 is a multiple of `chunk`. Raise
-    CameraError for fewer than five poses or one chunk."""
+    CameraError for too few frames or poses."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     for name, value in (("frames", requested), ("chunk", chunk)):

@@ -52,7 +52,7 @@ def _fits_format(values: np.ndarray, form: str, kind: type[np.floating]) -> bool
 
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
     """Return the largest distance between a still camera's positions that rounding can cause. `away`: their distance
-    from the origin. `inverted`: whether the file is world-to-camera."""
+    from the origin. `exact_turns`: see EXACT. `inverted`: whether the file is world-to-camera."""
     shift = rounding.at(away)
     if inverted and not exact_turns:
         return 2 * (3 * rounding.at(1) * away + np.sqrt(3) * shift)
@@ -65,8 +65,8 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return a copy of `c2w` with the median position in every pose, if rounding explains all differences; else `c2w`.
-    `numbers`: the file's. `inverted`: world-to-camera."""
+    """Return a copy of `c2w` with the median position in every pose if rounding explains all differences, else `c2w`.
+    `numbers`: the file's numbers. `inverted`: whether the file is world-to-camera."""
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))

@@ -12,8 +12,8 @@ from .poses import FEWEST_POSES, frame_count
 FRAMES_PER_LATENT = 4
 """The number of video frames for each latent frame after the first."""
 LONGEST_STEP = 1.05
-"""The longest step in the model's input that is not reported. The first path's longest step is 1; resampled ones exceed
-it a little."""
+"""Longer steps in the model's input are reported. A video's first path has steps up to 1; resampled later paths exceed
+1 a little."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class CameraTrack:
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
     world: [f, 4, 4], camera-to-world, in world units.
     scale: the divisor of translations, 0 until the camera moves.
-    used_poses: the number of the path's poses that are used.
+    used_poses: the number of the path's poses in use.
     path_poses: the number of all poses, 0 without a path.
-    flags: [f, 4], W, A, S, D flags of an action model.
+    flags: [f, 4], W, A, S, D flags.
     """
 
     poses: np.ndarray

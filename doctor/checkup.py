@@ -40,7 +40,6 @@ class Checkup:
     rates: the chosen kernel and its TFLOP/s, by operation.
     rows: estimates for the causal releases; empty without a GPU.
     base: estimates for the base model; empty without a GPU.
-    advice: recommendations for the user.
     """
 
     facts: dict[str, Any]
@@ -107,7 +106,6 @@ def run_checkup(device: torch.device, folder: Path | None = None) -> Checkup:
 def _estimate(
     device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]
 ) -> tuple[list[Estimate], list[Estimate]]:
-    """Return the estimates of the causal releases and of the base model. `found`: the rates for the 1.3B model."""
     gpu, host = measure_bandwidth(device), measure_bus(device)
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, gpu, host, facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
@@ -133,7 +131,7 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
 
 
 def measure_bandwidth(device: torch.device) -> float:
-    """Return the bandwidth of GPU memory in GB/s, reads and writes added."""
+    """Return the bandwidth of GPU memory in GB/s, counting reads and writes."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / (seconds_of(lambda: y.copy_(x), device) or 1.0) / 1e9

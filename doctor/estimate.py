@@ -19,8 +19,8 @@ ROW_PASSES, ROW_COPIES, ROW_QUANTIZED = 28, 2, 1.75  # 28: norms 20 and 2, RoPE 
 """The 16-bit passes (reads or writes) over an activation [tokens, dim] in a block: always, added by 8-bit attention,
 and added per input that is quantized."""
 QUANTIZED_INPUTS = 5
-"""The number of activations [tokens, dim] that a block quantizes for 8-bit products, without the input [tokens,
-ffn_dim]."""
+"""The number of activations [tokens, dim] that a block quantizes for 8-bit products, without the second feed-forward
+layer's input."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 32
 """The kernels and memory fills that a block launches, in 16 bits and in comfy-kitchen's 8 bits (counted by
 tools/cards/try_kernels.py)."""
@@ -35,7 +35,7 @@ FOUR_BIT = 0.57
 class Rates(NamedTuple):
     """A GPU's kernel rates, in TFLOP/s unless stated otherwise.
 
-    linear, attention: matrix products and attention in 16 bits.
+    linear, attention: in 16 bits.
     bandwidth, bus: GB/s of GPU memory, and from host memory.
     memory: the size of GPU memory in bytes.
     recorded: whether kernels run from a CUDA graph.
@@ -59,7 +59,6 @@ class Setting(NamedTuple):
     frames: latent frames of the chunk.
     window: latent frames of the attention window, including the sink.
     sink: latent frames at the start that stay in the window.
-    forwards: forwards per chunk.
     eight_bit: whether matrix products and attention use 8 bits.
     """
 
@@ -84,9 +83,8 @@ class Setting(NamedTuple):
 class Seconds(NamedTuple):
     """The estimated seconds of a chunk, by part.
 
-    products, attention: matrix products and attention of the model.
+    products: the model's matrix products.
     memory: the model's reads and writes of GPU memory.
-    launches: the model's kernel launches.
     bus: copies from host memory, in parallel with the model.
     """
 
@@ -172,8 +170,8 @@ def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched:
 
 
 def place_model(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Placement | None:
-    """Return the fastest placement of a model on a GPU with `memory` bytes, or None if none fits. `weight`: the average
-    bytes of a stored weight."""
+    """Return the best placement of a model that fits on a GPU with `memory` bytes, or None. `weight`: the average bytes
+    of a stored weight."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
@@ -246,7 +244,7 @@ def estimate_base(rates: Rates) -> list[Estimate]:
 
 
 def recommended(rows: list[Estimate], model: str) -> Estimate | None:
-    """Return the first of a model's estimates that reaches FAST_ENOUGH, else the fastest; None if none fits."""
+    """Return the first of a model's `rows` that reaches FAST_ENOUGH, else the fastest; None if none fits."""
     fitting = [row for row in rows if row.model == model and row.place is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)

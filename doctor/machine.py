@@ -57,7 +57,6 @@ def _build() -> str:
 
 
 def _driver_package() -> str | None:
-    """Return the version of NVIDIA's driver, or None."""
     with suppress(Exception):
         nvml = import_module("pynvml")
         nvml.nvmlInit()
@@ -97,7 +96,6 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
 
 
 def _host_memory() -> dict[str, Any]:
-    """Return the bytes of host memory and page file, by name; only the free bytes without psutil."""
     with suppress(ImportError):
         psutil = import_module("psutil")
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()

@@ -66,7 +66,6 @@ def find_card(name: str) -> str:
 
 
 def _essence(name: str) -> str:
-    """Return a GPU's name in lower case without maker, family, spaces and hyphens."""
     words = name.casefold().replace("-", " ").split()
     return "".join(word for word in words if word not in ("nvidia", "geforce", "amd", "radeon"))
 

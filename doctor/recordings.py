@@ -12,8 +12,7 @@ TOKENS, WORST = Size(256, 512, 256), 1e-3
 
 
 def replays_correctly(attend: Callable[[Tensor, Tensor, Tensor, int], Tensor], device: torch.device) -> bool:
-    """Whether a CUDA graph of `attend(q, k, v, heads)` gives correct results when it is replayed with new inputs.
-    Errors of `attend` are raised."""
+    """Whether a CUDA graph of `attend(q, k, v, heads)` gives correct results when it is replayed with new inputs."""
     q, k, v, heads = random_attention(device, TOKENS)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

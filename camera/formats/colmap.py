@@ -74,14 +74,13 @@ def read_colmap(path: Path, convention: Convention) -> CameraFile:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the folder with COLMAP's files: `folder` or a usual subfolder, such as sparse/0. Return `folder` if
-    neither has them."""
+    """Return `folder` or the usual subfolder, such as sparse/0, with COLMAP's files. Return `folder` if none has
+    them."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a tuple of at most one note: `folder` is one of several numbered COLMAP models."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:
@@ -144,7 +143,6 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Whether a line's columns are 2D points: x, y and an integer id for each."""
     if len(fields) % 3:
         return False
     try:
@@ -155,7 +153,7 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
-    """Return the name, quaternion xyzw, translation and camera id. `pose`: a quaternion wxyz and a translation."""
+    """Check a `pose` (quaternion wxyz, translation) and return name, quaternion xyzw, translation and camera id."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:

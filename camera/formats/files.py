@@ -131,15 +131,15 @@ def read_camera(
     image_size: tuple[int, int] | None = None,
     fov_deg: float | None = None,
 ) -> tuple[CameraPath, list[str]]:
-    """Return the camera path of a file or folder, and notes on content that the model cannot use.
+    """Return the camera path of a file or folder, and notes on content that the model cannot use. Raise CameraError for
+    an invalid file or a missing argument.
 
-    format: a name in FORMATS; None detects it.
-    convention: a name in CONVENTIONS, in place of the format's.
-    image_size: width and height in pixels, needed for the lens of a "vipe" file.
+    format: a name in FORMATS, by default detected.
+    convention: a name in CONVENTIONS that replaces the format's.
+    image_size: width and height in pixels, for a "vipe" file.
     fov_deg: a horizontal field of view that replaces the file's lens.
 
-    Raise CameraError for an invalid file, an unknown format, or a missing argument. A file without a lens gets a field
-    of view of 79 degrees.
+    Without a lens, the field of view is 79 degrees.
     """
     path = Path(path)
     if format is None:

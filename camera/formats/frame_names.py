@@ -39,8 +39,8 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
 
 
 def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Return the frames sorted by the numbers in their file names. Raise CameraError if only some names have a number,
-    or if numbers are missing."""
+    """Return the frames sorted by the numbers in their file names. Raise CameraError if the numbers have gaps, or if
+    only some names have a number."""
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
     if bare and len(bare) < len(names):
@@ -85,7 +85,7 @@ def sort_frames(
 
 
 def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple[str, ...]:
-    """Return a note for each key in `unused` with numbers that decrease in the order `rank`, int [n]."""
+    """Return a note for each key in `unused` with numbers that decrease in the order `rank`."""
     return tuple(
         Reported(f"{key} has gaps or repeats and is not used, but falls in the order of the frames; check this order.")
         for key, numbers in unused.items()
@@ -94,8 +94,8 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the frames' order, int [n], by the first column without gaps that keeps the columns to its left sorted;
-    else None."""
+    """Return the frames' order, int [n], by the first column without gaps that keeps columns to its left sorted, or
+    None."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
@@ -104,7 +104,7 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """Return the numbers [n, k] in n names, or None if the text between the numbers differs."""
+    """Return the numbers [n, k] that `pattern` finds in n names, or None if the text around them differs."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:
         return None
@@ -112,7 +112,6 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the two numbers around the first gap, or None without a gap."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

@@ -137,7 +137,6 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _contradiction(frame: Mapping, where: str) -> list[str]:
-    """Return a list of at most one note: two fields of a frame give focal lengths that differ by over 2 %."""
     for names, side in zip((ACROSS, DOWN), _image_size(frame, where), strict=True):
         stated = [name for name in names if name in frame]
         focals = [_focal(frame, (name,), side, where) or 0.0 for name in stated]
@@ -147,8 +146,7 @@ def _contradiction(frame: Mapping, where: str) -> list[str]:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """Return the focal length in pixels from the first key in the frame, or None. `side`: the image's width or
-    height."""
+    """Return the focal length in pixels from the first of `names` in the frame, or None."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None

@@ -99,8 +99,7 @@ SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """A map from the key of a width to the key of the same image's height, and back."""
 LEAST_SIDE = 16
-"""The least width and height, in pixels, that count as an image size if their keys belong to different pairs of
-PAIRED."""
+"""The least width and height, in pixels, that count as an image size if their keys are not a pair in PAIRED."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The JSON keys of a horizontal field of view, each with the factor that converts it to radians."""
 SAME_LENS = 1.02
@@ -108,8 +107,8 @@ SAME_LENS = 1.02
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
-    """Return the lens [n, 4] in pixels of an 832x480 image, and notes for the user. Raise CameraError for a missing or
-    contradictory lens or image size."""
+    """Return each frame's lens, [n, 4] in pixels of an 832x480 image, and notes for the user. Raise CameraError for a
+    missing or contradictory lens or image size."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         refuse_two_lenses(frame, f"{where}: frame {index}")

@@ -22,8 +22,8 @@ DIRECTIONS = {
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^matrixworldinverse|"
     r"^extrinsics?(mat\w*)?$",
 }
-"""Patterns for the names of camera-to-world (c2w) and world-to-camera (w2c) matrices, in lower-case letters and digits.
-The order matters."""
+"""Patterns for names of camera-to-world and world-to-camera matrices, in lower-case letters and digits. The first match
+decides."""
 
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 
@@ -46,8 +46,8 @@ def array_direction(name: str) -> str:
 
 
 def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
-    """Return a list of at most one note, on the keys of JSON objects that `fields` lacks. Texts that state a convention
-    are not listed."""
+    """Return a list of at most one note: the keys of `objects` that `fields` does not describe. Keys that state a
+    convention are omitted."""
     keys = {key: value for each in objects for key, value in each.items()}
     texts = {key: value for key, value in keys.items() if isinstance(value, str) and CONVENTION_KEYS.search(key)}
     return unread((key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))), fields)
@@ -74,9 +74,8 @@ SENSOR_MM = 36.0
 
 
 class Matrices(NamedTuple):
-    """Pose matrices in a JSON file, under a name that states their direction.
+    """Pose matrices in a JSON file, under the name `key`, which states their direction.
 
-    key: the name.
     matrices: the matrices as in the file.
     frames: the other fields, for each frame or once for all.
     notes: notes for the user on the frames' order.
@@ -89,8 +88,8 @@ class Matrices(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | None:
-    """Return the pose matrices under a name that states their direction, or None. `direction`: "c2w" or "w2c",
-    preferred if there are several."""
+    """Return the pose matrices under a name that states their direction, or None. `direction`: the preferred one, "c2w"
+    or "w2c"."""
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := _directed(whole, direction):
         return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])

@@ -15,7 +15,7 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
 LARGE = 100
-"""The number of pixels on both sides above which a lens in fractions of the image is refused."""
+"""If both sides of an image have more than LARGE pixels, a lens in fractions of the image size is refused."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 """A pattern for the keys under which a file may state its matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
@@ -28,7 +28,6 @@ class CameraFile:
 
     c2w: [n, 4, 4], camera-to-world in OpenCV axes.
     intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image.
-    notes: messages on fields that the model cannot use.
     actions: [n, 4], W, A, S, D flags.
     lens_fault: why the file's lens is unusable, else "".
     """
@@ -50,8 +49,8 @@ class CameraFile:
 
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
-    """Return the lens `pixels` [n, 4], scaled from a `width` x `height` image to 832x480. Raise CameraError for an
-    empty image, and for a lens in fractions of the image size."""
+    """Return the lens `pixels` [n, 4], scaled from a `width` x `height` image to 832x480. Raise CameraError for a side
+    below 1, and for a lens in fractions of the image size."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     rows = np.asarray(pixels, dtype=np.float64)
@@ -65,7 +64,7 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Return notes on a lens `rows` [n, 4] that varies or has distortion, and on an image size unlike 832x480."""
+    """Return notes on a lens `rows` [n, 4] that varies or has distortion, and on an aspect ratio unlike 832:480."""
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the image to the video's shape.")
@@ -138,7 +137,7 @@ def read_object(path: Path) -> Mapping:
 
 
 def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
-    """Return the list of objects under `key`. Raise CameraError if it is missing, empty, or not such a list."""
+    """Return the list of objects under `key`. Raise CameraError if the list is missing, empty or of another type."""
     entries = field_of(data, key, str(path))
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise CameraError(f"{path}: {key} is not a list of frames with something in it")

@@ -89,7 +89,7 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the folder with a scanner's JSON files, one per frame: `folder`, a usual subfolder, or None."""
+    """Return `folder` or its usual subfolder with a scanner's JSON files, one per frame; None if neither has them."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 
@@ -142,7 +142,7 @@ def _read_record3d(data: Mapping, path: Path, convention: Convention) -> CameraF
 
 
 def check_quaternions(quaternions: np.ndarray, where: str) -> None:
-    """Raise CameraError if a quaternion in `quaternions` [n, 4] does not have a length of about 1."""
+    """Raise CameraError if the length of a quaternion in `quaternions` [n, 4] differs from 1 by 0.02 or more."""
     lengths = np.linalg.norm(quaternions, axis=1)
     bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.02))
     if len(bad):

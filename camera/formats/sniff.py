@@ -165,7 +165,7 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".csv": _text,
     ".tum": _text,
 }
-"""The functions that detect a file's format or return None, by suffix."""
+"""Functions, by suffix, that return a file's format or None."""
 
 
 def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
@@ -202,8 +202,8 @@ def _convention_in(line: str) -> str:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the convention that `texts` state, completed by `own`, the format's convention; "" if incomplete. Raise
-    CameraError for unsupported axes, and for a contradiction to `own`."""
+    """Return the convention in `texts`, completed from the format's convention `own`, or "" if incomplete. Raise
+    CameraError for unsupported axes or a contradiction to `own`."""
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():
         if not CONVENTION_KEYS.search(key):

@@ -68,10 +68,10 @@ PLACE_COLUMN = re.compile(
 )
 """Patterns for column names: a quaternion's components (TURN_COLUMN), and a position's coordinates (PLACE_COLUMN)."""
 UNEVEN_STEPS = 1.5
-"""The ratio of a time step to the median step, or the inverse, above which poses are resampled at even times."""
+"""If a time step is longer or shorter than the median step by more than this factor, the poses are resampled."""
 FORWARD, CLEARER, UPRIGHT = 0.7, 0.1, 0.7
-"""Limits of `_doubt_order`: the forward motion of a plausible path, a decisive difference of two forward motions, and
-the least y component of an upright camera's y axis."""
+"""Limits of `_doubt_order`, the test for quaternions that begin with w: plausible forward motion, decisive difference
+of forward motions, and y component of an upright camera's y axis."""
 W_LIKE = 0.999
 """The absolute value from which a quaternion's first number seems to be w."""
 W_FIRST_NOTE = Reported(
@@ -80,7 +80,7 @@ W_FIRST_NOTE = Reported(
     "`# timestamp tx ty tz qx qy qz qw`"
 )
 MONST3R = "pred_traj.txt", "pred_intrinsics.txt"
-"""MonST3R's file names: a trajectory with w first, and a 3x3 lens in each line."""
+"""The names of MonST3R's trajectory (quaternions with w first) and of its file with a 3x3 lens in each line."""
 IMU_NOTE = Reported(
     "The poses are those of EuRoC's IMU, not of a camera, which is mounted at an angle: multiply each by T_BS of the "
     "camera's sensor.yaml."
@@ -156,7 +156,6 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 
 def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
-    """Return notes on unread columns, and on EuRoC's ground truth, which holds poses of the IMU."""
     header = _header(lines)
     names, used = _names(header), {*columns.columns, *columns.lens}
     others = [name for at, name in enumerate(names) if at not in used and len(names) == columns.total]
@@ -164,13 +163,13 @@ def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
 
 
 def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
-    """Return the first frame's lens [1, 4] and notes. Resampled poses do not match single frames."""
+    """Return the first frame's lens [1, 4], since resampled poses do not match frames, and notes."""
     lens, notes = pixel_lens(frames, str(path))
     return lens[:1], (*notes, *lens_change(lens))
 
 
 def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
-    """Return at most one note, if the quaternions seem to begin with w. Raise CameraError if they clearly do."""
+    """Return a list of at most one note: the quaternions may begin with w. Raise CameraError if they clearly do."""
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)
     # absolute: a straight path with the camera rotated by 180 degrees about x is valid in both readings
@@ -245,13 +244,11 @@ def _header(lines: Sequence[str]) -> str:
 
 
 def _names(header: str) -> list[str]:
-    """Return a header's column names, in lower case and without units in brackets."""
     names = header.replace(";", ",").split(",") if {",", ";"} & {*header} else header.split()
     return [re.sub(r"[\[(].*", "", name).strip(" \t\"'").lower() for name in names]
 
 
 def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
-    """Raise CameraError for a header of 8 columns that `tum_columns` did not understand."""
     header = _header(lines)
     names = _names(header)
     if len(names) == 8 and (header in map(str.strip, lines) or sum(map(bool, map(_column_of, names))) > 2):

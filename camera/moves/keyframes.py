@@ -25,8 +25,8 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Return rotations [n, 3, 3] at `times` [n] between the keyframes `rotations` [k, 3, 3], k > 1. Squad makes the
-    angular velocity continuous if `smooth`; else slerp is used."""
+    """Return rotations [n, 3, 3] at `times` [n] between the keyframes `rotations` [k, 3, 3], k > 1, by squad
+    (continuous angular velocity) if `smooth`, else by slerp."""
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
@@ -49,7 +49,7 @@ def path_through(
     fps: float = FPS,
     smooth_turns: bool = False,
 ) -> CameraPath:
-    """Return a path through k keyframes, with a pose at each of `times` [n], clamped to `knots` [k].
+    """Return a path through k keyframes, with a pose at each of `times` [n], which are clamped to `knots` [k].
 
     positions: [k, 3], interpolated by a cubic spline.
     rotations: [k, 3, 3], by squad if `smooth_turns`, else by slerp.
@@ -64,8 +64,8 @@ def path_through(
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
-    """Return keyframe times [k] from 0 to `frames` - 1, with intervals that grow with the square root of the distance
-    (centripetal parametrization)."""
+    """Return keyframe times [k] from 0 to `frames` - 1 for `positions` [k, 3]. Intervals grow with the square root of
+    the distance (centripetal parametrization)."""
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
     return np.concatenate([[0.0], np.cumsum(steps) / steps.sum() * (frames - 1)])

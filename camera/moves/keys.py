@@ -14,8 +14,8 @@ SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
 def held_keys(script: str) -> np.ndarray:
-    """Return the keys w a s d i j k l held in each frame of a script such as "w-10,iw-15": bool [frames, 8]. Frames are
-    padded to 4n + 1. Raise CameraError for an invalid script."""
+    """Return which keys a script such as "w-10,iw-15" holds: bool [frames, 8], for w a s d i j k l. Frames are padded
+    to 4n + 1. Raise CameraError for an invalid script."""
     rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
         raise CameraError(f"key script {script[:60]!r}: {len(rows)} frames, expected 1 to {MOST_FRAMES}")
@@ -30,8 +30,8 @@ def actions_from_keys(script: str) -> np.ndarray:
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
-    """Return the camera-to-world poses of a script, float64 [frames + 1, 4, 4], from the identity on. `step`: world
-    units per frame. `turn_deg`: degrees per frame. The pitch stays within 85 degrees."""
+    """Return the camera-to-world poses of a script, float64 [frames + 1, 4, 4], beginning at the identity. `step`:
+    world units per frame. `turn_deg`: degrees per frame. The pitch stays within 85 degrees."""
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)

@@ -29,7 +29,7 @@ class Preset:
 
     unit: world units or degrees.
     amount: the default size of the move.
-    move: (progress [n], amount, point in view [3]) to poses [n, 4, 4].
+    move: from (progress [n], amount, point in view [3]) to poses [n, 4, 4].
     """
 
     description: str
@@ -54,8 +54,8 @@ def preset_path(
     shake: float = 0.0,
     seed: int = 0,
 ) -> CameraPath:
-    """Return the path of a preset move, from the identity on. Raise CameraError for an unknown name or a number out of
-    range.
+    """Return the path of a preset move, beginning at the identity. Raise CameraError for an unknown name or a number
+    out of range.
 
     frames: rounded down to 4n + 1.
     amount: in the preset's unit, by default the preset's.
@@ -93,8 +93,8 @@ def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
 
 
 def look_at(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return camera-to-world poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon, but
-    not straight up or down."""
+    """Return camera-to-world poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon.
+    Views straight up or down are not supported."""
     forward = unit(target - positions)
     right = unit(np.cross([0.0, 1.0, 0.0], forward))
     return rigid(np.stack([right, np.cross(forward, right), forward], -1), positions)

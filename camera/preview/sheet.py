@@ -36,8 +36,8 @@ class Sheet:
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: Span, rows: Span, title: str) -> Box:
-        """Draw a titled panel and return the rectangle inside it. `columns` and `rows` are fractions of the space for
-        panels."""
+        """Draw a titled panel and return the rectangle inside it. `columns` (left, right) and `rows` (top, bottom) are
+        fractions of the space for panels."""
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
         left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
