@@ -38,8 +38,8 @@ def is_second_copy() -> bool:
 
 
 def register(server) -> None:
-    """Add to ComfyUI's PromptServer sorted workflow templates, and a route for scripts with the pack's version in the
-    address. A browser's cache therefore supplies no old scripts."""
+    """Add to ComfyUI's PromptServer a middleware that sorts the workflow templates, and a route for scripts that
+    contains the pack's version."""
     from aiohttp import web
 
     from nodes import EXTENSION_WEB_DIRS

@@ -69,7 +69,7 @@ def load_patcher(
     """Return an expert or a causal model as a MODEL. The weights stay views into the memory-mapped file until sampling.
 
     role: None for a causal model.
-    disable_dynamic: whether ComfyUI's dynamic VRAM is not used.
+    disable_dynamic: True to load without ComfyUI's dynamic VRAM.
     """
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)

@@ -8,7 +8,8 @@ from ..doctor.page import format_checkup, table_row
 
 
 def check_machine() -> tuple[str, str]:
-    """Return a report on ComfyUI's device, and its table row. Raise InputError for an invalid LINGBOT_WORLD_KERNELS."""
+    """Return a report on ComfyUI's device, and its row for docs/cards.md. Raise InputError if LINGBOT_WORLD_KERNELS is
+    invalid."""
     comfy.model_management.soft_empty_cache()
     with torch.inference_mode():
         found = run_checkup(comfy.model_management.get_torch_device())

@@ -13,7 +13,7 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""The values that select the default: AS_TRAINED of chunk size and denoising steps, UNSET of window and sink."""
+"""The values that select the default: AS_TRAINED for chunk size and denoising steps, UNSET for window and sink."""
 
 
 def int_input(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:

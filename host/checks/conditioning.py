@@ -130,7 +130,7 @@ def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[li
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
     """Return the embeddings [1, L, D] of a prompt's timed changes (events), by the first chunk that uses them. Raise
-    InputError if no event has an effect in the video."""
+    InputError if an event's times fit no chunk."""
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
@@ -180,11 +180,11 @@ def _size(latent: Tensor) -> str:
 
 
 def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if some step has no prompt for any part of the latent. Show a warning if the prompts cover only
-    a part.
+    """Raise InputError if in some step no prompt applies to any part of the latent. Show a warning if the prompts leave
+    a part out.
 
     side: "the prompt" or "the negative prompt", for messages.
-    sigmas: one more than the run has steps.
+    sigmas: the run's noise levels [steps + 1].
     sampling: the MODEL's model_sampling.
     """
     shares = list(_coverage(entries, latent, sigmas[:-1].tolist(), sampling))

@@ -60,7 +60,7 @@ def _is_set(latent_frames: Any) -> bool:
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the video's length by the linked `camera` and `frames`, or None if no length is known before the run."""
+    """Return the video's length from linked inputs `camera` and `frames`, or None if it is unknown before the run."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -116,7 +116,7 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
 
 
 def upstream_nodes(prompt: Prompt, node: str, types: Collection[str] | None = None) -> list[str]:
-    """Return the ids of all nodes upstream of `node`, by links of these types, by default of every type."""
+    """Return the ids of all nodes upstream of `node`, along links of these types (by default of all types)."""
     found, waiting = list[str](), [node]
     while waiting:
         links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
@@ -140,7 +140,8 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) that would decode a latent of `frames` as several videos."""
+    """Return a warning for each VAE Decode (Tiled) that would decode parts of the running node's latent as new videos.
+    `frames` is the latent's length."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

@@ -104,8 +104,7 @@ def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a video's last run leaves noise. Without a prompt, `whole` tells whether this run is the
-    last."""
+    """Yield a warning if a video's last run leaves noise. `whole` is whether the run is the last, if no prompt runs."""
     level, short = last_noise_level(sampler, sigmas)
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return

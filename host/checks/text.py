@@ -13,7 +13,7 @@ OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
 LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelApply"
 CLIP_LAYERS, CAMERA = "CLIPAttentionMultiply", "LingBotWorldApplyCamera"
 TEXT_ONLY = "ConditioningAverage", "ConditioningConcat"
-"""ComfyUI's nodes that drop all but the text embedding of `conditioning_from`, also a camera."""
+"""ComfyUI's nodes that use only the text embedding of `conditioning_from`, and drop a camera."""
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 

@@ -36,7 +36,7 @@ def resolve_source(name: str) -> Path:
 
 
 def new_package(name: str) -> Path:
-    """Return the path for a new folder in `models/lingbot_world`. Raise InputError if it is invalid or exists."""
+    """Return the path for a new folder in `models/lingbot_world`. Raise InputError if the name is invalid or taken."""
     parts = new_parts(name, "folder")
     roots = [Path(root) for root in folder_paths.get_folder_paths(folders.PACKAGES)]
     there = next((folder for folder in (root.joinpath(*parts) for root in roots) if folder.exists()), None)

@@ -18,8 +18,7 @@ SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the first path of `name` in these model folders for which `exists` is true. Raise InputError if none
-    is."""
+    """Return the first path of `name` in the model folders for which `exists` is true. Raise InputError without one."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:
@@ -65,7 +64,7 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, with the folder's name for each shard, or the first shard's name if there is no folder."""
+    """Yield the names, each shard's replaced by its folder's. Without a folder, yield only the first shard's name."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = SHARD.search(file)

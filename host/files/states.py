@@ -49,7 +49,7 @@ def load(name: str) -> WorldState:
 
 
 def resolve(name: str) -> Path:
-    """Return a state file's path, which may not exist. Raise InputError outside of the input and output folders."""
+    """Return a state file's path, which may not exist. Raise InputError if it leaves the input or output folder."""
     name = str(name)
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))

@@ -134,8 +134,7 @@ def _spelling(key: str) -> str:
 
 
 def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> dict:
-    """Return a LoRA's patches that have their weight's shape. Raise InputError if there are none, or most do not
-    fit."""
+    """Return a LoRA's patches that have their weight's shape. Raise InputError if there are none or most do not fit."""
     if not patches and strength:
         raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {WHICH_LORA}")
     weights = dict(model.named_parameters())
@@ -176,7 +175,7 @@ MIXTURE = (
 class _OtherWeights(list):
     """A weight and its patches, for merging into another MODEL.
 
-    causal: whether the first MODEL is a causal model.
+    causal: whether the weight is a causal model's.
     """
 
     causal = False

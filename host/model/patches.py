@@ -175,7 +175,7 @@ def clones(patcher) -> Iterator[tuple[str | None, Any]]:
 
 
 def maker_of(patcher, has: Callable[[Any], bool]) -> str:
-    """Return the name, such as "EasyCache (node 7)", of the node that made the earliest clone with `has(clone)`."""
+    """Return the name of the node that made the earliest clone with `has(clone)`, else "a node on the model"."""
     nodes = [node for node, each in clones(patcher) if has(each)]
     return name_of(nodes[-1]) if nodes and nodes[-1] is not None else "a node on the model"
 

@@ -35,7 +35,7 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D], by ComfyUI if a switch or an override asks for it."""
+    """Return the attention of q, k and v, each [B, L, heads * D]. A switch or an override selects ComfyUI's kernel."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -199,6 +199,6 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """Run the original block for another pack's block replacement. `given` has ComfyUI's names of the inputs."""
+    """Run the original block for another pack's block replacement. Return {"img": the hidden states [B, L, D]}."""
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

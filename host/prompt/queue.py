@@ -36,7 +36,7 @@ def register(server) -> None:
 
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
-        """Return as JSON the id of the workflow that the run `prompt` was queued from, or null."""
+        """Return as JSON the id of the workflow from which the query's run, `prompt`, was queued, or null."""
         run = request.query.get("prompt", "")
         found: Any = next((item[3] for item in _queue_items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
@@ -55,7 +55,7 @@ def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the plain input values of the node being validated. Outside of a validation the result is empty."""
+    """Return the input values (not links) of the node being validated. Outside of a validation the result is empty."""
     try:
         prompt, node = validating_prompt()
     except UnknownError:

@@ -21,7 +21,7 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The steps before the low-noise expert's first step at which its file begins to be read into the page cache."""
+"""How many steps before its first one the low-noise expert's file begins to be read into the page cache."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
@@ -30,7 +30,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     """A guider of both experts. Raises InputError for MODELs that are the same, swapped or causal.
 
     models: the MODELs of the high-noise and the low-noise expert.
-    boundary: the lowest noise level, 0 to 1, of the high-noise expert.
+    boundary: the lowest noise level, 0 to 1, at which the high-noise expert predicts.
     """
 
     def __init__(self, models: PerExpert, boundary: float):
@@ -112,7 +112,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
 
 class _SwitchingSampler(comfy.samplers.Sampler):
-    """A sampler that prepares the low-noise expert in a nested sampling run, then runs another one with a `_Switch`."""
+    """A sampler that prepares the low-noise expert in a nested sampling run, then runs `sampler` with a `_Switch`."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at

@@ -107,8 +107,8 @@ def prepare_live(
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
-    """Run a walk until it is stopped, ends its path or reaches `run.frames` frames. Raise InputError without a client
-    and a path, or if no frame was made."""
+    """Run a walk until it is stopped, ends its path or reaches `run.frames` frames. Raise InputError without client or
+    path, or without a frame."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = DecoderFactory(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)

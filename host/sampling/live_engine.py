@@ -36,7 +36,7 @@ class LiveRun:
     """The checked inputs of a walk (a steered video).
 
     path: the camera path if no client steers, one pose per frame.
-    steered: whether a client may steer; the run waits for it.
+    steered: whether a client may steer; the run then waits for one.
     frames: the walk ends with the chunk that reaches this number.
     text: the prompt, or "" if only its embedding is known.
     kv_cache: the place and number format of cached keys and values.
@@ -99,7 +99,7 @@ class DecoderFactory:
     """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Raise CheckpointError for a VAE other than Wan 2.1's. Select tiles if the memory is small for a chunk."""
+        """Raise CheckpointError for a VAE other than Wan 2.1's. A chunk that needs much memory is decoded in tiles."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32

@@ -29,7 +29,7 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""The messages with the number of running walks, to every page, and with a start image, to the page of the prompt."""
+"""The message with the number of running walks, for every page, and the one with a start image, for the prompt's."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -130,12 +130,8 @@ class LiveView:
         self._threads.shutdown(wait=False)
 
     async def serve_client(self, socket, init: Init, inbox) -> None:
-        """Serve a client until it leaves or the view ends. An earlier client is disconnected.
-
-        socket: the client's websocket.
-        init: its first message.
-        inbox: the reader of its later messages.
-        """
+        """Serve a client until it leaves or the view ends. An earlier client is disconnected. `init` is the client's
+        first message."""
         client = Client(socket, init, self._threads, JSON)
         before = self._client
         if before is not None:

@@ -232,7 +232,8 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """Return the normalized latent of the start image and grey frames. Raise InputError for another model's VAE."""
+    """Return the normalized latent [1, 16, n, h, w] of the start image and following grey frames. Raise InputError for
+    another model's VAE."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)

@@ -12,10 +12,7 @@ from ...pipeline.spec import RolloutSpec
 
 
 class RolloutDisplay:
-    """A progress bar and previews of a rollout (a causal model's video).
-
-    delivery: collects the finished chunks.
-    """
+    """A progress bar and previews of a rollout (a causal model's video). `delivery` collects the finished chunks."""
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
         self._spec, self._done = spec, spec.made // spec.chunk

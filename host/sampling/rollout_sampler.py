@@ -89,8 +89,7 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _cached(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return `make()`, cached until `given` is another object. The camera cache recognizes its inputs by
-        identity."""
+        """Return `make()`, cached until `given` is another object. The camera cache compares its inputs by identity."""
         if key not in self._cache or self._cache[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._cache[key] = given, make()
