@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..version import __version__
+from .node_classes import node_classes, script_folders
 
 PREFIX = "LingBotWorld"
 """The prefix of all node ids of this pack. No other pack uses it."""
@@ -18,15 +19,14 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 
 def is_second_copy() -> bool:
     """Whether another copy of the pack is already loaded. If so, log both folders, and remove this copy's scripts."""
-    from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
-
-    loaded = [inspect.getfile(node) for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX)]
+    loaded = [inspect.getfile(node) for name, node in node_classes().items() if name.startswith(PREFIX)]
     packs = (folder.parent for file in loaded for folder in Path(file).parents if folder.name == "nodes")
     first = next(packs, HERE)
     if first == HERE:
         return False
-    for name in [name for name, folder in EXTENSION_WEB_DIRS.items() if Path(folder).parent == HERE]:
-        del EXTENSION_WEB_DIRS[name]
+    folders = script_folders()
+    for name in [name for name, folder in folders.items() if Path(folder).parent == HERE]:
+        del folders[name]
     logging.warning(
         "LingBot-World is installed twice: %s works, %s (version %s) is not used; delete one of them, or move it out "
         "of custom_nodes, and restart ComfyUI",
@@ -42,9 +42,7 @@ def register(server) -> None:
     contains the pack's version."""
     from aiohttp import web
 
-    from nodes import EXTENSION_WEB_DIRS
-
-    scripts = {f"/extensions/{quote(name)}/" for name, folder in EXTENSION_WEB_DIRS.items() if Path(folder) == WEB}
+    scripts = {f"/extensions/{quote(name)}/" for name, folder in script_folders().items() if Path(folder) == WEB}
     versioned = f"/extensions/{quote(HERE.name)}@{__version__}/"
 
     @web.middleware

@@ -3,12 +3,12 @@
 import linecache
 import traceback
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import comfy.model_management
 
 from ...errors import InputError
+from ..node_classes import node_classes
 from ..prompt.queue import UnknownError, name_of, running_prompt
 from .graph import upstream_nodes
 
@@ -45,7 +45,7 @@ def _nodes_of(file: Path) -> str:
         return f"a node of {file.name}" if file.name else "a node on the model"
     whole = file.with_suffix("").parts if places[-1] == len(file.parts) - 2 else file.parts
     module = ".".join(whole[places[-1] : places[-1] + 2])
-    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
+    known = node_classes()
     with suppress(UnknownError):
         prompt, node = running_prompt()
         classes = {each: known[prompt[each]["class_type"]] for each in upstream_nodes(prompt, node)}

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from ...camera.poses import frame_count
 from ...errors import InputError
 from ...options import CHUNK, CHUNKS, Window
 from ..model.base_model import ONLY_ROLLOUT
+from ..node_classes import node_classes
 from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, running_prompt, validating_prompt
 
 TILED = "VAEDecodeTiled"
@@ -165,7 +165,7 @@ def type_of(prompt: Prompt, link: Any) -> str | None:
     """Return the declared type, such as "MODEL", of a linked node output, or None if the link leads nowhere."""
     if not is_link(link):
         return None
-    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
+    known = node_classes()
     try:
         return known[prompt[link[0]]["class_type"]].RETURN_TYPES[link[1]]
     except (KeyError, IndexError, TypeError):

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib import import_module
 
+from ..node_classes import node_classes
 from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of, upstream_nodes
 
@@ -39,7 +39,7 @@ def embedding_warnings(place: str, text: str) -> list[str]:
 
 def _node_warnings(node: str, made: dict) -> Iterator[str]:
     kind, inputs = made["class_type"], made["inputs"]
-    known = import_module("nodes").NODE_CLASS_MAPPINGS.get(kind)  # ComfyUI's `nodes`
+    known = node_classes().get(kind)
     is_core = str(getattr(known, "RELATIVE_PYTHON_MODULE", "")).startswith("comfy_extras")
     if kind == LAST_LAYER and inputs.get("stop_at_clip_layer") != -1:
         yield (
@@ -72,7 +72,7 @@ def _left_out_camera_warnings(prompt: Prompt, node: str) -> Iterator[str]:
 
 
 def _crossed_wire_warnings(prompt: Prompt, node: str) -> Iterator[str]:
-    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
+    known = node_classes()
     for name, other in (("positive", "negative"), ("negative", "positive")):
         link = prompt[node]["inputs"].get(name)
         if type_of(prompt, link) == "CONDITIONING":

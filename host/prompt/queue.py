@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from importlib import import_module
 from typing import Any
 
 from comfy_execution.utils import get_executing_context
 
+from ..node_classes import node_classes
 from .notice import quiet, running_node
 
 CAMERA_MAKERS = tuple(
@@ -143,7 +143,7 @@ class PromptValues:
         values = {name: self.evaluate(value) for name, value in inputs.items() if name not in IMAGES}
         if kind in NUMBERS:
             return (values["value"],)
-        maker = import_module("nodes").NODE_CLASS_MAPPINGS[kind]  # ComfyUI's `nodes`
+        maker = node_classes()[kind]
         with quiet():
             return maker.execute(**_group_inputs(values)).args
 

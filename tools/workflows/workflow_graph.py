@@ -130,7 +130,7 @@ class Graph:
         self._lay_out()
         links: list[list] = []
         nodes = [self._ui_node(node, links) for node in self.nodes]
-        wires = Wires(self, COLUMN_GAP)
+        wires = Wires(self.groups, COLUMN_GAP)
         for link, origin, slot, target, *_ in links:
             nodes[origin - self.first]["outputs"][slot]["links"].append(link)
             wires.add(link, self.nodes[origin - self.first], self.nodes[target - self.first])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from workflow_inputs import default, is_text
-
-if TYPE_CHECKING:
-    from workflow_subgraph import Subgraph
 
 PACK, CORE = "lingbot-world", "comfy-core"
 SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
@@ -75,7 +72,7 @@ class Node:
     muted: bool = False
     room: int = 0
     position: tuple[int, int] = (0, 0)
-    subgraph: Subgraph | None = None
+    subgraph: Any = None  # a Subgraph, which is built of nodes
     properties: dict = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Output:

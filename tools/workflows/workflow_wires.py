@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from workflow_graph import Graph
 from workflow_nodes import Group, Node
 
 Point = tuple[int, int]
@@ -20,7 +17,7 @@ BELOW = 34  # pixels of a lane below the groups that it passes
 class Wires:
     """Reroutes of a graph's links, as schema 0.4 keeps them in `extra`."""
 
-    graph: Graph
+    groups: list[Group]
     gap: int
     reroutes: list[dict] = field(default_factory=list)
     last_of_link: list[dict] = field(default_factory=list)
@@ -40,7 +37,7 @@ class Wires:
         return {"reroutes": self.reroutes, "linkExtensions": self.last_of_link} if self.reroutes else {}
 
     def _group(self, node: Node) -> Group:
-        return next(group for group in self.graph.groups if node in group.nodes)
+        return next(group for group in self.groups if node in group.nodes)
 
     def _points(self, link: int, start: Group, end: Group, source: Node, target: Node) -> list[Point]:
         if start is end:
@@ -57,11 +54,11 @@ class Wires:
         """Height at which a wire passes groups: above its own where it stays in a column, else below all on its way."""
         if start.column == end.column:
             return end.box[1] - 12
-        passed = [group for group in self.graph.groups if start.column < group.column < end.column]
+        passed = [group for group in self.groups if start.column < group.column < end.column]
         return max(group.box[1] + group.box[3] for group in passed) + BELOW + aside if passed else None
 
     def _right(self, group: Group) -> int:
-        return max(other.box[0] + other.box[2] for other in self.graph.groups if other.column == group.column)
+        return max(other.box[0] + other.box[2] for other in self.groups if other.column == group.column)
 
 
 def _level(node: Node) -> int:
