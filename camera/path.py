@@ -145,7 +145,7 @@ class CameraPath:
         return self.at(np.linspace(0, len(self) - 1, frames))
 
     def for_video(self, frames: int) -> CameraPath:
-        """Return the full path resampled to `frames` poses, rounded down to 4n + 1."""
+        """Return the full path resampled to the largest 4n + 1 poses up to `frames`."""
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:

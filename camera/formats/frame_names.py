@@ -85,7 +85,6 @@ def sort_frames(
 
 
 def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple[str, ...]:
-    """Return a note for each key in `unused` with numbers that decrease in the order `rank`."""
     return tuple(
         Reported(f"{key} has gaps or repeats and is not used, but falls in the order of the frames; check this order.")
         for key, numbers in unused.items()

@@ -92,7 +92,7 @@ def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
     data, frame = _by_usual_names(data), _by_usual_names(frame)
     own = {*frame}
     for group in (ACROSS, DOWN):
-        own |= {*group} if own & {*group} else set()
+        own |= {*group} if own & {*group} else set()  # no mixture of two lenses
     return {key: value for key, value in data.items() if key not in own} | frame
 
 

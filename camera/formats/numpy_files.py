@@ -183,7 +183,6 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return the wanted arrays of an .npz file, and the shapes of all its arrays."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:

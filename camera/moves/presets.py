@@ -58,8 +58,8 @@ def preset_path(
     out of range.
 
     frames: rounded down to 4n + 1.
-    amount: in the preset's unit, by default the preset's.
-    radius: the distance straight ahead to the point kept in view.
+    amount: in the preset's unit, by default `Preset.amount`.
+    radius: the distance straight ahead to the point in view.
     """
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
@@ -77,8 +77,8 @@ def preset_path(
 
 
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """Return the path with a random handheld shake of at most `degrees` about each axis. The result has no actions and
-    no `origin`."""
+    """Return the path with a random handheld shake of at most `degrees` about each axis. Unless `degrees` is 0, the
+    result has no actions and no `origin`."""
     if degrees == 0:
         return path
     seconds = np.arange(len(path)) / path.fps
