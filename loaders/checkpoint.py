@@ -77,8 +77,7 @@ class Checkpoint:
 
     @property
     def release_lines(self) -> tuple[str, ...]:
-        """Messages for the user: a causal model's release and licence, and warnings about contradictions. Empty for an
-        expert."""
+        """A causal model's release and licence, and warnings of contradictions, for the user. Empty for an expert."""
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}", *self.mixture_lines]
@@ -102,19 +101,18 @@ class Checkpoint:
         return tuple(f"{path}: {note}" for path, note in sorted(notes.items()) if note is not None)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return a copy in which reading rounds wider unquantized floats to `dtype`."""
+        """Return a copy whose unquantized floats wider than `dtype` are rounded when they are read."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def with_release(self, release: str) -> "Checkpoint":
-        """Return a copy that counts as a causal model of `release`, a key of RELEASES. Raise InputError for another
-        key."""
+        """Return a copy as a causal model of this release, a key of RELEASES. Raise InputError for another key."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=find_release(release), chosen=True)
 
     @property
     def kind(self) -> str:
-        """The kind of the model, for messages."""
+        """The kind of model, as a text for messages."""
         if self.config.causal:
             return "LingBot-World causal model"
         return "LingBot-World expert" if self.config.control else "plain Wan expert"
@@ -125,7 +123,7 @@ class Checkpoint:
 
     @property
     def quantization(self) -> str | None:
-        """The weights' formats, such as "nf4", "fp8" or "Q4_K+Q6_K"; None for plain weights."""
+        """The weights' formats, such as "nf4" or "Q4_K+Q6_K"; None for plain weights."""
         return quantization_of(self.quantized)
 
     @cached_property
@@ -143,8 +141,7 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """Return the stored tensors of the parameters `names`. A quantized parameter has several: values, scales and
-        tables."""
+        """Return the stored tensors of these parameters. A quantized one has several: values, scales and tables."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
@@ -153,10 +150,9 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     """Return the Checkpoint of a model, reading only headers and a few quantized values.
 
     path: a model's folder, or a file that `read_tensors` accepts.
-    loras: LoRAs to add when the model is loaded; strength 0 counts as none.
+    loras: LoRAs to add when the model is loaded; those of strength 0 are left out.
 
-    Raise CheckpointError for a damaged file, an unknown kind of model, unexpected names or shapes, or an unfitting
-    LoRA.
+    Raise CheckpointError for a damaged file, another kind of model, or a LoRA that does not fit.
     """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
@@ -181,7 +177,6 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 
 
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return the tensors and the quantized weights at `path`, both by official name."""
     entries = own_part(read_tensors(path), _PREFIXES)
     official = _official_name(entries)
     _check_kind(path.name, {official(key): entry for key, entry in entries.items()})
@@ -196,7 +191,7 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """Return a function from a file's key to the official name."""
+    """Return a function that converts a file's key to the official name."""
     known = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
     prefix = known or shared_prefix(keys, (_PATCH,))
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):

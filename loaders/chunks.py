@@ -14,7 +14,7 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """A float32 tensor of fewer bytes than this is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""The name suffixes of q, k and v. Adjacent in the buffer, a block's weights need one matrix product."""
+"""The name suffixes of q, k and v, which are adjacent in the buffer so that one product computes all."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
@@ -48,16 +48,14 @@ class BufferRange(NamedTuple):
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return the number of the file's bytes that fill `nbytes` bytes of the buffer. The numbers differ if values
-        are rounded."""
+        """Return how many bytes of the file fill `nbytes` bytes of the buffer. Rounding makes the numbers differ."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range, rounded to the range's
-        dtype."""
+        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range, rounded to its dtype."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -68,7 +66,7 @@ class BufferRange(NamedTuple):
 class FileChunk:
     """The bytes [start, stop) of a file or of a tensor in memory, and the copies to make of these bytes.
 
-    copies: pairs (first byte, counted from `start`; the range to fill).
+    copies: pairs (first byte counted from `start`, range to fill).
     """
 
     source: MappedFile | Tensor
@@ -78,12 +76,11 @@ class FileChunk:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the chunk fills in the buffers, without the gaps between tensors."""
+        """The bytes that the chunk fills in the buffers, without gaps."""
         return sum(target.nbytes for _, target in self.copies)
 
 
 def group_by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
-    """Return the entries grouped into lists by the value of `key(name)`."""
     lists: dict[str, list[TensorEntry]] = {}
     for entry in entries:
         lists.setdefault(key(entry.name), []).append(entry)
@@ -91,7 +88,6 @@ def group_by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> l
 
 
 def buffer_bytes(entries: list[TensorEntry]) -> int:
-    """Return the size in bytes of a buffer that holds all entries."""
     return _layout(entries)[1]
 
 
@@ -107,8 +103,7 @@ def ranges_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRan
 def allocate_buffers(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]
 ) -> dict[str, BufferRange]:
-    """Allocate device buffers, and return each entry's range by name. Entries with the same `buffer_key(name)` share a
-    buffer."""
+    """Allocate device buffers, one for each value of `buffer_key(name)`, and return each entry's range by name."""
     targets: dict[str, BufferRange] = {}
     with torch.inference_mode(False):  # the reader threads could not write to an inference tensor
         for together in group_by_key(entries, buffer_key):
@@ -140,8 +135,7 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
 
 
 def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
-    """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets` has each entry's buffer
-    range by name."""
+    """Yield chunks of at most `size` bytes that cover the entries. `targets` has each entry's range by name."""
     chunk: FileChunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
@@ -166,8 +160,7 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer. Their copies go to the start of
-    `buffer` instead."""
+    """Yield chunks reduced to the bytes [first, stop) of their target buffer, with `buffer` as the new target."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

@@ -52,12 +52,11 @@ def load_expert(
 ) -> LingBotWorldModel:
     """Return a model in eval mode, without gradients, that computes in `dtype` on `device`.
 
-    copy: whether to copy the weights for the CPU, too; otherwise they are views of the mapped file.
-    progress: called as progress(bytes, total) during the copy.
-    resident_blocks: the number of blocks that stay on the GPU (None: all). Each forward streams the others.
+    copy: whether CPU weights are copies instead of views of the mapped file.
+    resident_blocks: the number of blocks that stay on the GPU (None: all); others are streamed.
     arithmetic: the number format of matrix products; "auto" means `dtype`.
-    shared_by: processes that each hold a piece of the streamed blocks and call the model together.
-    decoded_blocks: the number of first blocks that cache decoded weights.
+    shared_by: processes that each hold a piece of the streamed blocks, and run together.
+    decoded_blocks: the number of first blocks whose decoded weights are cached.
 
     Raise CheckpointError for an unsuitable file, InputError for an impossible mode.
     """
@@ -91,8 +90,7 @@ def load_expert(
 
 
 def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Add a hook to the model. If the first result contains NaN or infinity, the hook raises CheckpointError for
-    weights that are not finite."""
+    """Make the model's first forward raise CheckpointError if its result and a weight contain NaN or infinity."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         if torch.compiler.is_compiling():
@@ -119,7 +117,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_loras(model: LingBotWorldModel, changes: LoraChanges, device: torch.device, dtype: torch.dtype) -> None:
-    """Add the LoRAs: to a linear layer as factors for each use, to other parameters now."""
+    """Add the LoRAs: to linear layers as factors, applied at each use; to other parameters now."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -148,9 +146,8 @@ def state_tensors(
     """Return frozen parameters on `device`, by official name.
 
     names: the parameters to return (None: all).
-    copy: whether CPU parameters are copies; otherwise, uncast, they are views of the file.
+    copy: whether CPU parameters are copies; otherwise those without a cast are views of the file.
     buffer_key: parameters with the same `buffer_key(name)` share a device buffer.
-    progress: called as progress(bytes, total) during the copy.
     quantized: whether quantized matrices become QuantizedTensors, otherwise DecodedParameters.
 
     Raise CheckpointError for scales that are not finite.
@@ -198,8 +195,7 @@ def _upload_tensors(
 
 
 def warm(checkpoint: Checkpoint) -> threading.Thread:
-    """Start and return a background thread that reads the checkpoint's files into the page cache. Unreadable files are
-    skipped."""
+    """Start and return a background thread that reads the checkpoint's files into the page cache, ignoring errors."""
     thread = threading.Thread(target=_warm_files, args=(checkpoint.files,), daemon=True, name="lingbot-warm")
     thread.start()
     return thread

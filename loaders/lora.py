@@ -37,12 +37,11 @@ class LoraChange(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """The number of elements of the changed parameter."""
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
     def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return `scale` * `up` [out, rank] and `down` [rank, in], in `dtype` on `device`. If `down` is None, return
-        `scale` * `up` [out, in] and None. Raise CheckpointError for NaN and infinity."""
+        """Return `scale` * `up` [out, rank] and `down` [rank, in], or `scale` * `up` [out, in] and None, in `dtype` on
+        `device`. Raise CheckpointError for NaN and infinity."""
         self.check()
         up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
         return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)
@@ -77,16 +76,14 @@ def check_for_both_experts(loras: Iterable[LoraFile], path: Path) -> None:
 
 
 def lora_bytes(changes: LoraChanges) -> int:
-    """Return the bytes that LoRAs take on a GPU: their tensors, and a 16-bit temporary for the largest changed
-    parameter."""
+    """Return the LoRAs' bytes on a GPU: the tensors, and a 16-bit temporary for the largest changed parameter."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
     return halves + 2 * max((change.numel for change in every), default=0)
 
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[LoraChange]]:
-    """Return the LoRAs' changes by parameter name. Raise CheckpointError if a LoRA does not fit the model's parameter
-    shapes, or is not supported."""
+    """Return the LoRAs' changes by parameter name. Raise CheckpointError for a LoRA that does not fit `shapes`."""
     changes: dict[str, list[LoraChange]] = {}
     for lora in loras:
         found = list(_read(lora, shapes))
@@ -165,8 +162,7 @@ def _layer_changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """Return a layer's factor of `up` @ `down`, without the user's strength. Scale tensors take precedence over
-    `stated`."""
+    """Return the factor of `up` @ `down` without the user's strength. Scale tensors take precedence over `stated`."""
     values = {}
     for name in SCALES:
         if name in layer.parts:

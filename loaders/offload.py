@@ -35,8 +35,7 @@ SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Return the names of the linear weights of all blocks after the first `resident_blocks` (None: no block), by block
-    index."""
+    """Return the names of the linear weights of each block after the first `resident_blocks` (None: no block)."""
     layers = checkpoint.config.num_layers
     first = layers if resident_blocks is None else resident_blocks
     names: dict[int, list[str]] = {index: [] for index in range(first, layers)}
@@ -54,8 +53,8 @@ def resident_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> 
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
-    """Return the bytes of weights, streaming buffers and LoRAs on one device if `resident_blocks` blocks stay there
-    (None: all). Several processes each hold pieces of the others."""
+    """Return the bytes of weights, streaming buffers and LoRAs on one device, if `resident_blocks` blocks stay there
+    (None: all)."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
@@ -74,7 +73,7 @@ def piece_bytes(block: int, processes: int) -> int:
 
 
 _PendingCopy: TypeAlias = Upload | distributed.Work
-"""A running copy of a block. On a GPU `wait` makes the current stream wait for its end."""
+"""A running copy of a block's weights. On a GPU its `wait` makes the current stream wait."""
 
 
 class _FileBlocks:
@@ -100,8 +99,7 @@ class SharedBlocks:
         self._last: distributed.Work | None = None
 
     def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
-        """Read this process's pieces of all blocks: for each index the file's chunks, the target buffer and the block's
-        bytes. Raise CheckpointError for an unreadable file."""
+        """Read this process's pieces of all blocks: by index, each block's file chunks, target buffer and bytes."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -111,8 +109,7 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Start to gather a block into its buffer, and return the operation. On a GPU its `wait` makes the stream
-        wait."""
+        """Start to gather a block, and return the operation. On a GPU its `wait` makes the stream wait."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last
@@ -125,12 +122,12 @@ class SharedBlocks:
 
 
 class BlockStreamer:
-    """The streamed blocks of a model, copied to the device from the file, or from the pieces of a group's processes.
+    """The streamed blocks of a model, copied to the device from the file or from a group's processes.
 
     weights: the names of the streamed weights by block index.
     parameters: views of shared buffers by name, valid only while their block runs.
 
-    Raises CheckpointError for scales that are not finite.
+    The constructor raises CheckpointError for scales that are not finite.
     """
 
     def __init__(
@@ -166,12 +163,11 @@ class BlockStreamer:
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _PendingCopy]] = {}
-        """The content of each shared buffer, by its number: the index of a block, and the running copy of its
-        weights."""
+        """For each shared buffer, the index of its block and the running copy of the block's weights."""
 
     def attach(self, model: LingBotWorldModel) -> None:
         """Start to copy the first streamed blocks, and add hooks that copy the others during a forward. A forward
-        raises CheckpointError if the file became unreadable."""
+        raises CheckpointError if reading fails."""
         model.in_step = self._in_step
         weakref.finalize(model, self._source.close)
         for index in self._blocks:

@@ -19,7 +19,6 @@ from .release import find_release, named_role, names_of, noise_role, role_of, st
 log = logging.getLogger(__name__)
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
-"""The usual folders of the tokenizer inside a package."""
 ASSETS = ("text_encoder", "tokenizer", "vae")
 """The parts of a package besides the model. All releases share them."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
@@ -54,15 +53,14 @@ def find_package(
     release: str | None = None,
     **overrides: str | Path | None,
 ) -> Package:
-    """Return the paths of a package's parts, None for those not found.
+    """Return the paths of a package's parts; None for a part that is not found.
 
-    folder: the package, or a causal model's file or folder; None if `overrides` has both experts.
+    folder: a package, or a causal model; None if `overrides` has both experts.
     assets: a folder with text encoder, tokenizer and VAE.
-    release: a key of RELEASES: the only model in `folder` is that causal release.
-    overrides: paths of high, low, text_encoder, tokenizer and vae, preferred to `assets` and `folder`.
+    release: a key of RELEASES, if the folder's only model is this causal release.
+    overrides: paths of high, low, text_encoder, tokenizer and vae, preferred to the folders.
 
-    Raise CheckpointError for a missing path or expert, another model's file, or `assets` without parts; InputError for
-    an unknown `release`.
+    Raise CheckpointError for a missing path or expert, or another model; InputError for an unknown release.
     """
     root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():
@@ -88,7 +86,6 @@ def find_package(
 
 
 def _file_package(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """Return the package of a causal model in one file. `given` has the parts that the user named."""
     if release is not None:
         find_release(release)
     elif not is_causal_file(file):
@@ -127,8 +124,7 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return whether a folder directly contains a causal model's weights. False for experts, packages and unreadable
-    weights."""
+    """Return whether a folder directly contains a causal model's weights. False for a package and unreadable files."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
@@ -136,8 +132,7 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a weight file holds a causal model, by names or else by shapes. False for other and unreadable
-    files."""
+    """Return whether a file holds a causal model, by names or else by shapes. False for an unreadable file."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)
@@ -159,8 +154,7 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Return the checkpoints of both experts, each with its LoRAs. Raise CheckpointError for models that are not two
-    experts of one release."""
+    """Return the experts' checkpoints with LoRAs. Raise CheckpointError for two that are not of one release."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     _check_roles(experts)
     for line in (line for checkpoint in experts for line in checkpoint.mixture_lines):
@@ -174,8 +168,7 @@ def tokenizer_in(folder: Path) -> Path | None:
 
 
 def is_expert_folder(path: str | Path) -> bool:
-    """Return whether a folder directly contains the weights of one model (an expert or any other), judged by file
-    names."""
+    """Return whether a folder directly contains the weights of one model, an expert or any other."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():
@@ -204,7 +197,7 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _find_expert(role: str, items: list[Path]) -> Path | None:
-    """Return the path of an expert, found by names and preferably nf4, or None."""
+    """Return the path of the expert `role`, recognised by name, preferably nf4; None without one."""
     models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
     named = [each for each in models if noise_role(each.name) == role]
     named = named or [each for each in models if role_of(each, models) == role]
@@ -215,14 +208,12 @@ def _find_expert(role: str, items: list[Path]) -> Path | None:
 
 
 def _find_weights(word: str, folder: str, items: list[Path]) -> Path | None:
-    """Return the first weight file with `word` in its name, else the diffusers folder named `folder`, else None."""
     files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
     folders = (item for item in items if item.name == folder and _is_encoder_or_vae(item))
     return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
 
 def _is_encoder_or_vae(folder: Path) -> bool:
-    """Return whether a folder holds the umt5 text encoder or Wan 2.1's VAE."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")

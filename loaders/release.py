@@ -1,4 +1,4 @@
-"""Detection of a model's release from config.json, shapes and folder names, because no tensor shows a causal model."""
+"""Detection of a model's release by config.json, shapes and names; no tensor shows whether a model is causal."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,8 +11,7 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""The `_class_name` in a causal model's config.json: of LingBot-World Fast and 2.0, and of 2.0's causal-pretrain model,
-which uses a negative prompt."""
+"""The `_class_name` of LingBot-World Fast and 2.0, and of 2.0's causal-pretrain model, which uses a negative prompt."""
 SMALL = 30, 1536
 """The layers and the width of LingBot-World 2.0's 1.3B model."""
 
@@ -32,13 +31,13 @@ _HUB = "models--"
 """The prefix of a repository's folder in Hugging Face's cache."""
 _WORD = re.compile(r"[\w./-]+")
 _SOCKETS = "high_noise", "low_noise"
-"""Inputs of this project's nodes, which do not count as experts' names in a header's workflow."""
+"""Names of inputs of this project's nodes, which a workflow in a header may contain. They name no expert."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the names that may state a model's release or role, the most reliable first. `source` is the folder name
-    that the quantizer noted."""
+    """Return the names that may state a model's release or role, most reliable first. `source` is the quantized
+    folder."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
@@ -51,7 +50,7 @@ def noise_role(name: str) -> Role | None:
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
     """Return the expert that a path's name states, or None. A bare "high" or "low" counts only if the opposite name
-    exists beside the path or among `others`."""
+    exists next to it or in `others`."""
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))
@@ -71,7 +70,7 @@ def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the first release, a key of RELEASES, that a name states; None if no name states a release."""
+    """Return the release, a key of RELEASES, that the names state first; None if they state none."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -80,15 +79,13 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether the first name that states a causal release or an expert states a causal release. False without
-    such a name."""
+    """Return whether names show a causal model. The first name that states a causal release or an expert decides."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
 
 def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether config.json's content `stated`, or else the names, show a causal model. Return None if only the
-    shapes can show it."""
+    """Return whether config.json's content `stated`, or else the names, show a causal model; None if unclear."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True

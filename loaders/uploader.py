@@ -24,9 +24,8 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The settings of copies from files to a device.
+    """The settings of copies from files to a device by several threads.
 
-    threads: the number of reader threads.
     buffers: the number of pinned staging buffers per thread for CUDA.
     chunk_bytes: the size of a staging buffer.
     sleep: whether a waiting thread sleeps instead of spinning, for copies during a forward.
@@ -39,8 +38,7 @@ class UploadSettings:
 
 
 class Uploader(AbstractContextManager["Uploader"]):
-    """The threads that copy file contents to one device, in the order of the calls. The end of a with block closes
-    it."""
+    """The threads that copy file contents to one device, in the order of the calls."""
 
     def __init__(self, device: torch.device, settings: UploadSettings | None = None) -> None:
         if device.type == "cuda" and device.index is None:
@@ -57,21 +55,19 @@ class Uploader(AbstractContextManager["Uploader"]):
         self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
     ) -> tuple[dict[str, Tensor], "Upload"]:
         """Start to copy the entries into new device memory. Return the tensors by name, and the Upload to wait for.
-        Tensors with the same `buffer_key(name)` share a buffer."""
+        `buffer_key` is as in `allocate_buffers`."""
         targets = allocate_buffers(entries, self.device, buffer_key)
         chunks = split_into_chunks(entries, targets, self.settings.chunk_bytes)
         upload = self.start(chunks, sum(entry.nbytes for entry in entries))
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy chunks to the device, behind the queued kernels of the caller's CUDA stream. `total` is the
-        bytes for the progress display."""
+        """Start to copy chunks to the device, after the kernels queued on the caller's CUDA stream."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._copy_chunks, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
 
     def _copy_chunks(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
-        """Copy chunks until the queue is empty, and return the CUDA event after the last copies."""
         reader, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
@@ -105,14 +101,13 @@ class Uploader(AbstractContextManager["Uploader"]):
 
 
 class Upload:
-    """A running copy of file contents to a device. Call `wait` before the device uses the contents."""
+    """A running copy of file contents to a device. Call `wait` before use."""
 
     def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int) -> None:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Wait until all copies are started; on CUDA the current stream waits for their end. Raise a reader's error,
-        such as CheckpointError for a replaced file."""
+        """Wait until all copies are started; on CUDA the stream waits for their end. Raise a reader thread's error."""
         waiting = set(self._readers)
         while waiting:  # short waits, so that Ctrl-C works on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
@@ -160,8 +155,8 @@ class ChunkReader:
         """Make the next copies to a CUDA device wait for `start_event`. Do nothing for other devices."""
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Copy a chunk to the device. For CUDA only start the copies, and return the event after them; otherwise return
-        None. Raise CheckpointError for an unreadable or replaced file."""
+        """Copy a chunk to the device and return None. For CUDA start the copies and return the event after them. Raise
+        CheckpointError if reading fails."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)

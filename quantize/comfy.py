@@ -43,7 +43,6 @@ def encode(weight: Tensor, quant_type: str) -> Encoded:
 
 
 def _nvfp4(weight: Tensor) -> Encoded:
-    """Return a matrix in nvfp4. Its numbers of rows and of columns must be multiples of 16."""
     layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
     scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
     values, blocks, error = [], [], 0.0

@@ -20,8 +20,7 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file that records the written parameters. Opening discards an incomplete last line, and a journal with other
-    settings."""
+    """A file that records the written parameters. Opening discards an incomplete line or another run's records."""
 
     def __init__(self, path: Path, task: dict) -> None:
         self.written = _read(path, task)

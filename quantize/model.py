@@ -24,7 +24,6 @@ from .source import Source
 from .writer import QUANT, TensorFile, Values, linear_weights
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
-"""The settings of the copies to a GPU."""
 WORST = 10
 """The number of layers in the report: those with the largest errors."""
 WRITERS = 4
@@ -165,7 +164,6 @@ def _record(journal: Journal, target: TensorFile, name: str, error: float | None
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield each parameter's name and its tensors on `device`, while the next parameter is copied."""
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:
@@ -230,8 +228,7 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
 
 
 def report(file: Path, meta: dict) -> str:
-    """Return a summary for the user: the average error and the layers with the largest errors. `meta` is
-    quantization_meta.json's content."""
+    """Return a summary of quantization_meta.json for the user: the average error and the worst layers."""
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])

@@ -21,7 +21,6 @@ from .writer import file_bytes, write_json
 WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
 _SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
-"""The suffix in the folder names of quantized experts, for each format."""
 _SPARE = 64 << 20
 """The bytes of the disk to leave free for journals and small files."""
 
@@ -44,7 +43,6 @@ class ModelJob:
 class QuantizePlan:
     """The files that `quantize` writes to the folder `destination`.
 
-    jobs: the files to quantize.
     copies: the files to copy unchanged, by the copy's relative path.
     notes: messages for the user.
     """
@@ -66,8 +64,8 @@ def checksum_path(file: Path) -> Path:
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Check all that file headers show, and return the plan. `source` is a model, a text encoder or a package. Raise
-    InputError for impossible options or paths, CheckpointError for unusable weights."""
+    """Check all that file headers show, and return the plan. Raise InputError for impossible options or paths,
+    CheckpointError for unusable weights."""
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
         raise InputError(f"{source}: no such file or folder")
@@ -128,8 +126,7 @@ def _text_job(path: Path, options: QuantizeOptions) -> ModelJob:
 
 
 def is_text_encoder(path: Path) -> bool:
-    """Return whether a file or folder has a text encoder's tensors. Raise CheckpointError if the path cannot be
-    read."""
+    """Return whether a file or folder has a text encoder's tensors. Raise CheckpointError if it is unreadable."""
     weights = path.is_file() or is_expert_folder(path)
     return weights and any(wan_key(name) == EMBEDDING for name in read_tensors(path))
 
@@ -153,8 +150,7 @@ def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
 
     show: `show(name, unit)` returns a file's progress display; an exception there ends the run.
 
-    Raise InputError for an existing or busy destination or a full disk, CheckpointError for weights that are not finite
-    or read back differently.
+    Raise InputError for a busy destination or a full disk, CheckpointError for bad weights.
     """
     with lock_output(plan.destination):
         return _quantize_alone(plan, show)

@@ -60,8 +60,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
     keep: linear layers that stay unquantized, such as `head.head` or `blocks.0.*`.
     multiple: a number that must divide a quantized matrix's rows and columns.
 
-    Raise CheckpointError for weights in bitsandbytes' 4 bits, an unknown model or an unfitting LoRA; InputError for an
-    unknown layer in `keep`, or nothing to quantize.
+    Raise CheckpointError for 4-bit weights, an unknown model or an unfitting LoRA; InputError for an unknown layer in
+    `keep`.
     """
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
@@ -75,8 +75,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder for quantization. Raise CheckpointError for weights in bitsandbytes' 4 bits, TextError
-    for an incomplete encoder."""
+    """Open a umt5 text encoder for quantization. Raise CheckpointError for 4-bit weights, TextError for another
+    model."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes

@@ -26,7 +26,6 @@ class VerifiedFile:
     """The result of the verification of one file.
 
     kind: a description of the model and the format.
-    tensors: the number of tensors.
     checked: the tensors with a matching checksum; None if none were compared.
     """
 

@@ -59,7 +59,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._shapes, self._quantized, self._dtype = shapes, frozenset(quantized), dtype
         self._quant_type, self._blocksize, self._lock = quant_type, blocksize, threading.Lock()
         self.states: dict[str, bytes] = {}
-        """bitsandbytes' quant_states (JSON texts) by key. Their lengths depend on the data, so `finish` writes them."""
+        """bitsandbytes' quant_states (JSON texts) by key. `finish` writes them, when their lengths are known."""
         self._layout = _layout(_tensors(shapes, self._quantized, quant_type, blocksize, dtype))
         self._metadata = comfy.metadata(self._quantized, quant_type)
         self._header_bytes = len(_header(self._layout, self._metadata))
@@ -69,8 +69,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._file.close()
 
     def write(self, name: str, values: Values) -> dict[str, str]:
-        """Write a parameter, and return the SHA-256 of each of its tensors by key. For a quantized parameter, `values`
-        has the values and scales."""
+        """Write a parameter and return the SHA-256 of each of its tensors by key."""
         tensors = self._tensors_of(name, values)
         digests = {}
         for key, tensor in tensors.items():
@@ -132,8 +131,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return the bytes of a file with parameters of these shapes, possibly a few KB too many. Parameters not in
-    `quantized` are stored in bf16."""
+    """Return a file's size in bytes, possibly a few KB too large. Parameters not in `quantized` are in bf16."""
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     header = _header(layout, comfy.metadata(quantized, quant_type))
     return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
@@ -147,7 +145,6 @@ def linear_weights(shapes: Shapes) -> list[str]:
 def _tensors(
     shapes: Shapes, quantized: Collection[str], quant_type: str, blocksize: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of every tensor that stores the parameters."""
     for name, shape in shapes.items():
         if name not in quantized:
             yield name, dtype, list(shape)
@@ -166,8 +163,7 @@ def _tensors(
 
 
 def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
-    """Return each tensor's dtype, shape and offset. Wide dtypes come first for alignment, quant_states of changing
-    length last."""
+    """Return each tensor's dtype, shape and offset: wide dtypes first for alignment, quant_states last."""
     ordered = sorted(tensors, key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
     layout, end = {}, 0
     for key, stored, shape in ordered:

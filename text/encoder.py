@@ -20,10 +20,8 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SPARE_ROWS = 1024
-"""The most rows of an embedding table beyond the tokenizer's tokens: umt5-xxl has 384, and mT5's tokenizer would have
-6,284."""
+"""The most rows of an embedding table beyond the tokenizer's tokens. umt5-xxl has 384."""
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
-"""The settings of the copies to a GPU."""
 
 
 def encode(
@@ -55,8 +53,7 @@ def encode(
 
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
-    """Raise TextError if the encoder's embedding table has fewer rows than the tokenizer has tokens, or over SPARE_ROWS
-    more."""
+    """Raise TextError if the embedding table has fewer rows than the tokenizer has tokens, or over SPARE_ROWS more."""
     rows = weights.config.vocab_size
     if not 0 <= rows - tokenizer.vocab_size <= SPARE_ROWS:
         raise TextError(
@@ -73,8 +70,7 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Return the embeddings of lists of token ids, as `encode` does. Raise TextError for an embedding with NaN or
-    infinity."""
+    """Return the embeddings of token ids as `encode` does. Raise TextError for an embedding with NaN or infinity."""
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers

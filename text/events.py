@@ -37,7 +37,7 @@ class WorldEvent:
     end: float | None = None
 
     def is_due(self, seconds: float) -> bool:
-        """Return whether `seconds` lies from `start` to before `end` (None: never ends). False without a `start`."""
+        """Return whether `start` <= `seconds` < `end`, without a limit if `end` is None. False without a `start`."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
@@ -95,8 +95,7 @@ class Events:
         return text
 
     def set_full_prompt(self, prompt: str, *, later: bool = False) -> None:
-        """Set the base prompt and the active events from a full prompt, which ends with the sentences of active events.
-        With `later`, the record of events started by time stays."""
+        """Set the base prompt and the active events from a full prompt. With `later`, `advance` keeps its record."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -115,8 +114,8 @@ class Events:
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch an event on or off (None toggles) by name or key, and return the full prompt. Raise InputError for an
-        unknown event."""
+        """Switch an event by name or key (`on` None: toggle), and return the full prompt. Raise InputError if
+        unknown."""
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
         )
@@ -129,8 +128,7 @@ class Events:
             return self.prompt
 
     def advance(self, seconds: float) -> str | None:
-        """Start and end events by their times up to `seconds`. Return the new full prompt, or None if no event starts
-        or ends."""
+        """Start and end events by their times up to `seconds`. Return the new full prompt; None without a change."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.is_due(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -145,8 +143,7 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Raise InputError if no event has a start, or if no chunk of the video begins while a timed event is active.
-    `seconds` is a chunk's length."""
+    """Raise InputError if no event has a start, or if an event with a start is active at no chunk's beginning."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")

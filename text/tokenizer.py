@@ -1,5 +1,4 @@
-"""umt5 tokenizers, from a `tokenizer.json` with the official ids, or from a sentencepiece model with nearly the
-same."""
+"""umt5 tokenizers, from a `tokenizer.json` (official ids) or a sentencepiece model (nearly the same ids)."""
 
 import logging
 from collections.abc import Callable
@@ -40,8 +39,7 @@ class Tokenizer:
     vocab_size: int
 
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
-        """Clean `text` and return at most 512 token ids, ending with the end-of-sequence token. `warn` receives a
-        message about truncation."""
+        """Clean `text` and return at most 512 token ids. `warn` receives a message about truncation."""
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
             warn(cut_warning(len(ids) + 1, text))
@@ -57,8 +55,7 @@ def cut_warning(count: int, text: str) -> str:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Return the tokenizer in a file or folder. Raise TextError for a missing or unreadable one, DependencyError
-    without tokenizers or sentencepiece."""
+    """Return a file's or folder's tokenizer. Raise TextError if there is none, DependencyError without its library."""
     file = find_tokenizer(path)
     try:
         if file.suffix == ".json":

@@ -50,7 +50,6 @@ def encoder_block(
 ) -> list[Tensor]:
     """Return the residual streams, float32 [len, dim] for each prompt, after one block.
 
-    prompts: the residual streams before the block.
     block: the block's weights by name.
     buckets: the result of `bucket_of` for each prompt, int64 [len, len].
     dtype: the dtype of the matrix products.

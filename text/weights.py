@@ -32,7 +32,6 @@ _HF_LAYERS = {
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
 _PREFIXES = re.compile(r"^(?:(?:cond_stage_model|text_encoders?|umt5xxl|transformer|model|module)\.)+")
-"""Prefixes that wrapper classes, and checkpoints with several models, add to tensor names."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
@@ -64,8 +63,7 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes of an encoder from its weights' shapes by Wan's name. Raise KeyError or ValueError if the
-        shapes do not show the sizes."""
+        """Return the sizes of an encoder from shapes by Wan's name. Raise KeyError or ValueError for another model."""
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -122,12 +120,11 @@ class UMT5Weights:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every weight by name."""
         return shapes_of(self.tensors, self.quantized)
 
     @property
     def quantization(self) -> str | None:
-        """The formats of the quantized weights, such as "nf4" or "Q4_K+Q6_K"; None if no weight is quantized."""
+        """The weights' formats, such as "nf4" or "Q4_K+Q6_K"; None for plain weights."""
         return quantization_of(self.quantized)
 
     @property
@@ -139,16 +136,14 @@ class UMT5Weights:
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the stored tensors of a weight: one, or a quantized weight's values, scales and tables."""
+        """Return the stored tensors of a weight. A quantized weight has several: values, scales and tables."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
-        """Return the stored tensors of a block."""
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Return a block's weights by name without `blocks.N.`, from the block's tensors. Quantized weights become
-        DecodedParameters."""
+        """Return a block's weights by name without `blocks.N.`. Quantized weights become DecodedParameters."""
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
@@ -162,8 +157,8 @@ class UMT5Weights:
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
-    """Open a umt5 encoder with names of Wan, Hugging Face or llama.cpp, reading headers and scales only. Raise
-    CheckpointError for unreadable files and scales that are not finite, TextError for another model."""
+    """Open a umt5 encoder with names of Wan, Hugging Face or llama.cpp, reading only headers and scales. Raise
+    CheckpointError for damaged files, TextError for another model."""
     named = read_tensors(path, hint="t5")
     name = Path(path).name
     tensors, quantized = find_quantized(name, named, wan_key)
@@ -177,8 +172,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
 
 
 def wan_key(name: str) -> str | None:
-    """Return Wan's name of an encoder tensor, from Wan's, Hugging Face's or llama.cpp's name; None for other
-    tensors."""
+    """Return Wan's name of an encoder tensor named by Wan, Hugging Face or llama.cpp; None for other tensors."""
     name = _PREFIXES.sub("", name).removeprefix("encoder.")
     for theirs, ours in (_HF_ROOTS | _GGUF_ROOTS).items():
         if name.startswith(theirs):

@@ -25,8 +25,7 @@ FORMATS = {
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
 """The ends of the names of a weight's scales; scale_weight is the older name of weight_scale."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The names of a quantized layer's tensors that decoding does not need: two names for the input's scale, and the
-format's description."""
+"""Names of tensors that decoding does not need: two names of the input's scale, and the format's description."""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
@@ -37,15 +36,13 @@ LARGEST_SCALE = 20
 
 
 def scale_owner(key: str) -> str | None:
-    """Return the weight's name `X.weight` for a key such as `X.weight_scale` or `X.comfy_quant`; None for other
-    keys."""
+    """Return the weight's name `X.weight` for a key such as `X.weight_scale` or `X.comfy_quant`; None for others."""
     match = _PART.match(key)
     return f"{match[1]}.weight" if match else None
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return the format descriptions in a file, with key X for `X.weight`. Raise CheckpointError if a description is
-    not a JSON object."""
+    """Return a file's format descriptions, with key X for `X.weight`. Raise CheckpointError for invalid JSON."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
@@ -115,7 +112,7 @@ def find_scaled(
 
 
 def _layer(name: str) -> str:
-    """Return a weight's name with N for the block's index, so that all blocks' layers match."""
+    """Return a weight's name with N for the block's index, equal in all blocks."""
     return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 
@@ -138,7 +135,6 @@ def _make_weight(
 
 
 def _value_error(values: TensorEntry, named: str | None) -> str | None:
-    """Return a message if the values' dtype or shape does not fit the stated format, else None."""
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.block_format:
         return None
@@ -149,7 +145,6 @@ def _value_error(values: TensorEntry, named: str | None) -> str | None:
 def _row_scaled(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return a weight with one scale in total or per row, or a message why it cannot be read."""
     scale = parts.get("weight_scale")
     if scale is not None and scale.shape == values.shape[:1] and len(values.shape) == 2:
         scale = replace(scale, shape=(*scale.shape, 1))  # some writers leave the second size out
@@ -169,7 +164,6 @@ def _row_scaled(
 
 
 def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
-    """Return a message if a scale is missing, inverted or misshaped, else ""."""
     if scale is None:
         return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing" if _needs_scale(values) else ""
     if not _is_one_or_a_row(scale, values.shape):
@@ -179,7 +173,7 @@ def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return whether a float8 weight has values too large for a linear layer without a scale."""
+    """Return whether a float8 weight's values are so large that a scale must be missing."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)
@@ -193,7 +187,6 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
 
 
 def _block_scaled(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
-    """Return a weight with block scales, nvfp4 or mxfp8, or a message why it cannot be read."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):
         wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"

@@ -28,8 +28,8 @@ def wan_fields(stated: dict[str, Any]) -> dict[str, Any]:
 
 
 def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return num_heads, text_len and eps from a config.json, as far as stated. Raise CheckpointError for an impossible
-    value."""
+    """Return num_heads, text_len and eps from a config.json, where stated. Raise CheckpointError for impossible
+    values."""
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "num_heads": (lambda value: _is_whole(value) and value <= 1024, "a whole number from 1 to 1024"),
         "text_len": (lambda value: _is_whole(value) and value <= 4096, "a whole number from 1 to 4096"),
@@ -44,8 +44,7 @@ def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> None:
-    """Raise CheckpointError, naming the model `name`, if a config.json with official keys contradicts the config
-    inferred from the tensors."""
+    """Raise CheckpointError if a config.json with official keys contradicts the config inferred from the tensors."""
     found = asdict(config)
     shared = sorted(found.keys() & stated.keys() - {"control", "causal"})
     differing = [

@@ -26,9 +26,9 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     """Return the tensors at `path` by name, reading only headers.
 
     path: a folder, a file, one shard of a set, or a set's index.
-    hint: files with this text in their names are preferred in a folder.
+    hint: in a folder, files with this text in their names are preferred.
 
-    Raise CheckpointError for a missing, damaged or unknown file.
+    Raise CheckpointError for a missing or damaged file, or another format.
     """
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):
@@ -42,8 +42,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
-    """Return the prefix, such as `module.`, before the model's tensor names in a file, or "". `marks` are some of the
-    model's tensor names."""
+    """Return the prefix of a file's tensor names, such as `module.`, or "". `marks` are names without the prefix."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
     prefix = min(found, key=len, default="")
@@ -51,7 +50,7 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 
 def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Return a ComfyUI checkpoint's entries without those of other parts, or all if no key has one of the prefixes."""
+    """Return a ComfyUI checkpoint's entries without those of other parts, or all if no key has one of `prefixes`."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries
@@ -59,8 +58,7 @@ def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """Return the files that `read_tensors(path, hint)` reads, for an absolute `path`. Raise CheckpointError for a
-    missing path or shard, or an ambiguous folder."""
+    """Return the files that `read_tensors` reads. Raise CheckpointError if one is missing or a folder is ambiguous."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")
@@ -79,8 +77,7 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the current snapshot in a repository of Hugging Face's cache, or the folder itself if it is no repository
-    or unclear."""
+    """Return the current snapshot in a repository of Hugging Face's cache, or the folder itself if none is clear."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder
@@ -183,8 +180,7 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict:
-    """Return the object in a JSON file. If `optional`, a missing file gives {}. Raise CheckpointError for an unreadable
-    file, and for content other than an object."""
+    """Return the object in a JSON file, or {} if `optional` and missing. Raise CheckpointError for other content."""
     if optional and not path.is_file():
         return {}
     try:

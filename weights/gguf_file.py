@@ -52,8 +52,8 @@ class BlockWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the memory of the file's tensors: a BlockParameter, or, with `dtype`, a
-        QuantizedTensor that reports `dtype`."""
+        """Return a frozen parameter over the file's tensors: a QuantizedTensor of `dtype`, or a BlockParameter if
+        None."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)
@@ -61,8 +61,7 @@ class BlockWeight:
 
 
 def read_gguf(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a GGUF file by name. Raise CheckpointError for a damaged or unsupported file,
-    DependencyError without gguf."""
+    """Return a GGUF file's tensors by name. Raise CheckpointError if it is damaged, DependencyError without gguf."""
     source, reader_class = MappedFile(path), _reader_class()
     try:
         reader = reader_class(path)

@@ -60,8 +60,7 @@ class FourBitWeight:
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Return the weight's scales from the file's tensors. `offset` is a float32 scalar, or None if the scales are
-        floats."""
+        """Return the scales from the file's tensors by name. `offset` is a float32 scalar, or None for float scales."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -84,8 +83,8 @@ class FourBitWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the memory of the file's tensors: a FourBitParameter, or, with `dtype`, a
-        QuantizedTensor that reports `dtype`. `offset` is for nested scales."""
+        """Return a frozen parameter over the file's tensors: a QuantizedTensor of `dtype`, or a FourBitParameter if
+        None."""
         scales = self.scales(tensors, offset)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
@@ -156,8 +155,7 @@ def shapes_of(
 
 
 def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> str:
-    """Return a text that lists missing, unexpected and misshaped tensors, at most five of each; "" if there are
-    none."""
+    """Return a text that lists missing, unexpected and misshaped tensors, at most five of each; "" for equality."""
     misshaped = [
         f"{name} {list(found[name])} (expected {list(shape)})"
         for name, shape in wanted.items()
@@ -186,8 +184,8 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return the parameters of quantized weights by name: DecodedParameters, or, with `dtype`, QuantizedTensors that
-    report `dtype`. `tensors` are the file's, on `device`."""
+    """Return the parameters of quantized weights: QuantizedTensors of `dtype`, or DecodedParameters if `dtype` is
+    None."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))

@@ -48,8 +48,8 @@ class ScaledWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the memory of the file's tensors: a ScaledParameter, or, with `dtype`, a
-        QuantizedTensor that reports `dtype`."""
+        """Return a frozen parameter over the file's tensors: a QuantizedTensor of `dtype`, or a ScaledParameter if
+        None."""
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -117,8 +117,8 @@ class LayoutWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the memory of the file's tensors: a LayoutParameter, or, with `dtype`, a
-        QuantizedTensor that reports `dtype`."""
+        """Return a frozen parameter over the file's tensors: a QuantizedTensor of `dtype`, or a LayoutParameter if
+        None."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:
@@ -126,7 +126,6 @@ class LayoutWeight:
         return frozen_parameter(load_layouts().core_tensor(layout, values, dtype, self.shape, **parts))
 
     def _layout(self, tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-        """Return the name of comfy_kitchen's layout, and the fields of the layout's Params."""
         scale = tensors[self.scale.name]
         if self.format == MXFP8:
             return "TensorCoreMXFP8Layout", {"scale": scale.view(torch.float8_e8m0fnu)}

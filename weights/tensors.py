@@ -45,8 +45,7 @@ _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 
 
 class MappedFile:
-    """A weight file, mapped into memory when its first tensor is viewed. Writing to a view changes a private copy,
-    never the file."""
+    """A weight file, mapped to memory at its first view. Writing to a view changes a private copy, not the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,8 +70,8 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield `nbytes` bytes of the file from byte `offset` on, in pieces. Each piece overwrites the previous one.
-        Raise CheckpointError for a disk error."""
+        """Yield bytes of the file from `offset` on, in pieces. Each overwrites the previous one. Raise CheckpointError
+        if reading fails."""
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)
@@ -93,8 +92,7 @@ class MappedFile:
 
 
 def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
-    """Read once into the start of `buffer`, and return the number of bytes read. Raise CheckpointError for a disk
-    error, and at the file's end."""
+    """Read once into `buffer` and return the number of bytes. Raise CheckpointError for an error or the file's end."""
     try:
         got = file.readinto(buffer)
         size = os.fstat(file.fileno()).st_size if buffer and not got else 0
@@ -126,7 +124,7 @@ class BlockFormat(NamedTuple):
 class TensorEntry:
     """A tensor in a file.
 
-    dtype, shape: those of the read tensor; for blocks, those of the bytes.
+    dtype, shape: as read; for a GGUF block format, those of the raw bytes.
     source: the file with the tensor at byte `offset`, or a torch.save file's mapped tensor.
     stored: the dtype in the file if reading rounds to `dtype`, else None.
     block_format: the block format in a GGUF file; None for plain values.
@@ -173,7 +171,7 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_finite(entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError if an entry with 16- to 64-bit floats contains NaN or infinity."""
+    """Raise CheckpointError if a float of 16 or more bits is NaN or infinity."""
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
@@ -185,8 +183,7 @@ def check_finite(entries: Iterable[TensorEntry]) -> None:
 
 
 def check_all_finite(entries: Collection[TensorEntry], progress: Progress | None = None) -> None:
-    """Read all values, and raise CheckpointError if a float is NaN or infinity. `progress(bytes, total)` is called for
-    each tensor."""
+    """Raise CheckpointError if any value is not finite. `progress(bytes, total)` is called for each tensor."""
     bad: list[TensorEntry] = []
     done, total = 0, sum(entry.nbytes for entry in entries)
     for entry in entries:
@@ -210,7 +207,7 @@ def _refuse_not_finite(entries: Sequence[TensorEntry]) -> None:
 
 
 def refuse_not_finite(file: str, names: Sequence[str]) -> None:
-    """Raise CheckpointError, beginning with `file`, unless `names`, the tensors with NaN or infinity, is empty."""
+    """Raise CheckpointError if `names` has any tensors: those with NaN or infinity."""
     if names:
         raise CheckpointError(
             f"{file}: NaN or infinity in {len(names)} tensors ({', '.join(names[:5])}), expected finite numbers; the "
@@ -219,7 +216,6 @@ def refuse_not_finite(file: str, names: Sequence[str]) -> None:
 
 
 def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
-    """Group entries with adjacent bytes in a file, so that one check covers a group."""
     lists: list[list[TensorEntry]] = []
     for entry in in_file_order(entries):
         last = lists[-1][-1] if lists else None
@@ -291,7 +287,6 @@ def _read_header(path: Path) -> tuple[dict, int]:
 
 
 def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
-    """Yield each tensor's name, first byte, byte after the last, dtype and shape."""
     for name, item in header.items():
         try:
             dtype, shape, (begin, stop) = item["dtype"], tuple(item["shape"]), item["data_offsets"]

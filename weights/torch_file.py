@@ -20,8 +20,7 @@ _DEPTH = 3
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a torch.save file in zip format by name, memory-mapped. Raise CheckpointError for a
-    truncated file, for other values, and for code."""
+    """Return a torch.save file's tensors by name, memory-mapped. Raise CheckpointError for a damaged file or code."""
     state = _unwrap(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")

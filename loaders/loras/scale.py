@@ -42,7 +42,7 @@ _QUANTIFIERS = re.compile(r"[*+?{]")
 
 
 class ScaleError(CheckpointError):
-    """The error for a LoRA with a contradictory or unreadable scale."""
+    """The error for a contradictory or unreadable scale."""
 
 
 class StatedScale(NamedTuple):
@@ -61,8 +61,7 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the scale of the layer, 1 if the file states none. Raise ScaleError if the file states another rank,
-        or a contradictory alpha and scale."""
+        """Return the layer's scale, 1 if none is stated. Raise ScaleError for another rank or contradictory numbers."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:

@@ -1,5 +1,4 @@
-"""GGML's block formats as a layout of comfy_kitchen's QuantizedTensor; import through
-`parameters.load_block_layout()`."""
+"""GGML's block formats as a comfy_kitchen layout. `parameters.load_block_layout()` imports this module."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -65,8 +64,8 @@ register_layout_class(BLOCKS, BlockLayout)
 
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. `kind` is a format of `ggml.BLOCKS`;
-    `dtype` is the dtype that the tensor reports."""
+    """Return a QuantizedTensor of `shape` and `dtype` over GGML's blocks `packed` in the format `kind`, without a
+    copy."""
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)

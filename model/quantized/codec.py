@@ -57,7 +57,7 @@ class Scales(NamedTuple):
     nested_blocksize: int
 
     def block_scales(self) -> Tensor:
-        """Return the decoded scale of each block of values, float32 [blocks]."""
+        """Return the decoded scale of each block, float32 [blocks]."""
         if self.nested_absmax is None or self.nested_code is None or self.offset is None:
             return self.absmax.float()
         scales = self.nested_code.index_select(0, self.absmax.int())
@@ -78,8 +78,7 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. A block must not span
-    several rows."""
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with row scales. Blocks must not span rows."""
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
     scaled = scales._replace(absmax=(per_row * row_scales.reciprocal()).view(-1), nested_absmax=None)
@@ -126,14 +125,13 @@ def _pairs(code: Tensor) -> Tensor:
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Return the first index of each part of `count` values, and the parts' length. Parts contain full blocks and
-    bytes."""
+    """Return the first index of each part of `count` values, and the parts' length: a multiple of blocks and bytes."""
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 
 
 def _decoded_parts(packed: Tensor, scales: Scales, count: int, at_a_time: int) -> Iterator[tuple[int, Tensor]]:
-    """Decode `count` 4-bit values by parts, and yield each part's first index and float32 values."""
+    """Decode `count` values, and yield each part's first index and float32 values."""
     pairs, per_block, blocksize = _pairs(scales.code), scales.block_scales(), scales.blocksize
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
@@ -165,7 +163,7 @@ def encode(
     nested: whether the scales are quantized to 8 bits.
     quant_type: "nf4" or "fp4".
     search: whether to try several scales for each block, including negative ones.
-    sums: the weight of the block's squared sum of errors in the search.
+    sums: in the search, the weight of a block's squared sum of errors.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -205,9 +203,9 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return, as uint8, the index in `code` of the value nearest to each of `flat` divided by its block's scale."""
+    """Return the index in `code`, uint8, nearest to each value of `flat` divided by its block's scale."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
-    if steps is not None:
+    if steps is not None:  # as in bitsandbytes on a CPU
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
     ordered, order = code.sort(stable=True)
     nearest = torch.bucketize(scaled, (ordered[:-1] + ordered[1:]) / 2, out_int32=True)
@@ -219,7 +217,7 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return the scale with the least error for each block [blocks, blocksize]; 0 for a block of zeros."""
+    """Return the best scale (see `encode`) of each block [blocks, blocksize]; 0 for a block of zeros."""
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):

@@ -18,8 +18,7 @@ def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torc
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` is uint8,
-    two values in a byte."""
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row."""
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()

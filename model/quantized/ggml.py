@@ -60,8 +60,7 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Unpack `bits`-bit numbers, uint8 [blocks, numbers]. Each `group` bytes give first their lowest bits, then the
-    next."""
+    """Unpack `bits`-bit numbers, uint8 [blocks, numbers]. Each `group` bytes give their lowest bits first."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)

@@ -1,5 +1,4 @@
-"""bitsandbytes' 4-bit formats as layouts of comfy_kitchen's QuantizedTensor; import through
-`parameters.load_layouts()`."""
+"""bitsandbytes' 4-bit formats as comfy_kitchen layouts. `parameters.load_layouts()` imports this module."""
 
 import dataclasses
 import importlib
@@ -99,7 +98,6 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def recode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> EightBit:
-        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row."""
         return recode(packed, params.scales, params.stored_shape, dtype)
 
     @classmethod
@@ -125,8 +123,7 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """Return the tensors that bitsandbytes saves for a weight, by the suffixes of their names: "" for the packed
-        weight."""
+        """Return the tensors that bitsandbytes saves for a weight, by suffix: "" for the packed weight."""
         return {
             "": qdata,
             **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),
@@ -134,8 +131,7 @@ class PlainLayout(QuantizedLayout):
 
 
 class NativeLayout(PlainLayout):
-    """The layout of 4-bit weights that bitsandbytes decodes, or plain torch where bitsandbytes lacks the device or
-    dtype."""
+    """The layout of 4-bit weights that bitsandbytes decodes; plain torch decodes where bitsandbytes cannot."""
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
@@ -186,7 +182,6 @@ def core_tensor(
     """Return a QuantizedTensor over `values` in one of comfy_kitchen's layouts, without a copy.
 
     dtype: the dtype that the tensor reports.
-    shape: the weight's shape, by default that of `values`.
     fields: the other fields of the layout's Params.
     """
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)

@@ -36,16 +36,14 @@ class OwnFormatLayer:
 
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
-    """Return a linear layer that multiplies in the weight's format, or None if the GPU cannot or the weight has another
-    format."""
+    """Return a linear layer that multiplies in the weight's format, or None if the format or the GPU rules it out."""
     if not isinstance(weight, LayoutParameter) or not multiplies(weight.layout_name, weight.device, dtype):
         return None
     return OwnFormatLayer(weight, bias, dtype)
 
 
 def multiplies(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the GPU multiplies weights of comfy_kitchen's `layout` in the layout's format, with results in
-    `dtype`."""
+    """Return whether the GPU multiplies weights of this comfy_kitchen layout undecoded, with results in `dtype`."""
     form = FORMATS.get(layout)
     return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 
@@ -89,7 +87,6 @@ def _layout(form: Work) -> Any:
 
 
 def _encoded(x: Tensor, form: Work) -> LayoutParameter:
-    """Return a matrix, quantized to the format `form`; rows of zeros may follow as padding."""
     layout = _layout(form)
     values, params = layout.quantize(x)
     fields = {"scale": params.scale} | ({"block_scale": params.block_scale} if form == "nvfp4" else {})

@@ -28,8 +28,7 @@ class DecodedParameter(torch.nn.Parameter):
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Make `decode` and `recode` cache their results from now on, and drop earlier ones. With `place`, the results
-        lie in a larger tensor."""
+        """Make `decode` and `recode` cache their results from now on, copied to `place` if given."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -37,8 +36,8 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, False, self._decode)
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in int8 or float8_e4m3fn, with a scale for each row. With `rotated`, the result is Rotated
-        if the format allows rotation."""
+        """Return the weight in int8 or float8_e4m3fn, with row scales. With `rotated`, rotate it if the format
+        allows."""
         return self._kept_or_made(dtype, rotated, self._rotate if rotated else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -59,15 +58,14 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """A part of a larger tensor, reserved for one weight's decoded result. Weights in adjacent parts can use one
-    product."""
+    """A part of a larger tensor for one decoded weight. Weights in adjacent parts can use one matrix product."""
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
 
     def put(self, made: T) -> T:
-        """Copy a decoded or 8-bit weight to the reserved part and return the copy. Raise ValueError if the shape
-        differs from the other parts'."""
+        """Copy a decoded or 8-bit weight to the reserved part and return the copy. Raise ValueError for another
+        shape."""
         if isinstance(made, EightBit):
             kind = type(made)
             values, scales = made.values, made.scales.view(-1, 1)
@@ -140,15 +138,12 @@ class ScaledParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
-        """Return a parameter over the 8-bit values [out, in], without a copy. `scale` is a single number, [out, 1], or
-        None."""
+        """Return a parameter over 8-bit values [out, in]. `scale` is a single number, [out, 1], or None."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.scale = scale
         return parameter
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in the 8-bit `dtype`, with a scale for each row. Stored values of that dtype are neither
-        copied nor cached."""
         return self._recode(dtype) if self.dtype == dtype and not rotated else super().recode(dtype, rotated)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -185,8 +180,7 @@ class LayoutParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
-        """Return a parameter of `shape` over quantized values in comfy_kitchen's layout `layout`, without a copy.
-        `fields` are the other fields of the layout's Params."""
+        """Return a parameter of `shape` over values in comfy_kitchen's layout, with the other fields of its Params."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter
@@ -232,8 +226,8 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return `tensor` as a Parameter without gradient, over the same memory. A QuantizedTensor is changed in place and
-    returned."""
+    """Return `tensor` as a Parameter without gradient, over the same memory; a QuantizedTensor itself, changed in
+    place."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True  # Parameter(tensor) would call comfy_kitchen's detach, which copies mapped scales to memory

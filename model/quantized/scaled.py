@@ -21,8 +21,7 @@ def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit:
-    """Return an 8-bit weight [out, in] in the 8-bit `dtype`, with a scale for each row. `scale` is a single number,
-    [out, 1], or None."""
+    """Return an 8-bit weight [out, in] in the 8-bit `dtype`, with a scale for each row."""
     scales = torch.ones((), device=values.device) if scale is None else scale.float()
     if values.dtype == dtype:
         return EightBit(values, scales.expand(len(values), 1).contiguous())
@@ -41,7 +40,6 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
-    """Return the sum of the squared differences between a weight [out, in] and its encoded values. `scale` is a single
-    number or [out, 1]."""
+    """Return the sum of the squared differences between a weight [out, in] and its encoded values."""
     scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
     return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)
