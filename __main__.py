@@ -5,8 +5,8 @@ import sys
 
 
 def _import_folder() -> None:
-    """Import this file's folder as the package lingbot_world, and remove the folder, which would hide other modules,
-    from sys.path."""
+    """Import this file's folder as the package lingbot_world. Remove the folder from sys.path, where it hides other
+    modules."""
     import importlib.util
     from pathlib import Path
 

@@ -24,7 +24,7 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for a camera path, or a video's camera, that cannot be used or measured."""
+    """The error for a camera path that cannot be used, or a video's camera that cannot be measured."""
 
 
 class InputError(LingBotError):
@@ -52,8 +52,8 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return `module`. Raises DependencyError, which names the pip `package` (by default `module`), if the
-    import fails for any reason."""
+    """Import and return a module. Raises DependencyError, which names the package to install, if the import fails for
+    any reason."""
     try:
         return importlib.import_module(module)
     except Exception as error:

@@ -31,7 +31,7 @@ class Reported(str):
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list of at most one note, which lists the `names` in a file that no field in `fields` has."""
+    """Return a list of at most one note. The note lists the names in a file that the reader does not know."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -41,7 +41,8 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError, with `name`, if `text` has a lone surrogate: a byte of the command line that is not UTF-8."""
+    """Raise InputError if `text` has a lone surrogate, which stands for a byte that is not UTF-8. The message begins
+    with `name`."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

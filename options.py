@@ -82,7 +82,6 @@ class PerExpert(Generic[T]):
 class Precision:
     """The number formats in which a model computes.
 
-    dtype: the compute dtype.
     arithmetic, attention: the formats of matrix products.
     processes: the number of processes that split a video's tokens.
     """
@@ -140,8 +139,6 @@ class Release:
 
     indices: the denoising steps, in a schedule of 1,000 steps.
     window: the attention window; Window() attends to the whole video.
-    shift: the shift of the noise schedule.
-    chunk: the number of latent frames generated together.
     guided: whether many steps and a negative prompt are used.
     """
 

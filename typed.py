@@ -27,8 +27,8 @@ _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError if a value's type does not match its annotation in `wanted`, by argument name. For a Literal any
-    text passes."""
+    """Raise InputError if one of the `values` does not match its annotation in `wanted`, both by argument name. For a
+    Literal any text passes."""
     for name, value in values.items():
         if name in wanted and not _fits(value, wanted[name]):
             raise InputError(f"`{name}` {value!r:.60}: expected {_words(wanted[name])}, found {type(value).__name__}")

@@ -134,7 +134,6 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _check_names(name: str, values: Any, known: Collection[str]) -> dict[str, Any]:
-    """Return a copy of the dict `values`. Raises InputError for another type and for a key not in `known`."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):

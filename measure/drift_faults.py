@@ -26,8 +26,8 @@ pixels, and the ratio of residuals."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
 SAME, MOVES, LEAST_GAP_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat: the difference of two frames as a fraction of the usual change, the least usual change,
-and the least distance in seconds."""
+"""The thresholds of a repeat: two frames' difference as a fraction of the usual change, the usual change of a moving
+video, and the least distance in seconds."""
 
 
 class Fault(NamedTuple):
@@ -64,8 +64,8 @@ def _drifts(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.ndarray, tuple[str, str]]]:
-    """Yield (name, change in units of the threshold [f], drifted frames [f], words for a fall and for a rise) for each
-    kind of drift."""
+    """Yield each kind of drift: name, change in thresholds [f], whether each frame drifted [f], words for fall and
+    rise."""
     second, grown = max(round(metrics.fps), 2), 1 + np.arange(len(metrics)) / metrics.fps / DOUBLING_S
 
     def since(values: np.ndarray) -> np.ndarray:
@@ -127,7 +127,6 @@ def _flickers(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _seams(metrics: FrameMetrics) -> list[Fault]:
-    """Return a list of at most one fault: seams every n frames, for an n in CHUNKS."""
     if len(metrics) < 8:
         return []
     around = [
@@ -149,7 +148,6 @@ def _seams(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _repeats(metrics: FrameMetrics) -> list[Fault]:
-    """Return a list of at most one fault: half a second of a moving video repeats earlier frames."""
     small = metrics.thumbnails.reshape(len(metrics), -1)
     small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
     run, apart = max(round(metrics.fps / 2), 2), max(round(metrics.fps * LEAST_GAP_S), 2)

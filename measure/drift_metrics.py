@@ -116,8 +116,7 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame, the previous one, and the last one at a multiple of STRIDE. None replaces missing frames and
-    other sizes."""
+    """Yield each frame with the previous one and the last one at a multiple of STRIDE, or None."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):
@@ -181,7 +180,7 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source inside the image."""
+    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels whose source is inside."""
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

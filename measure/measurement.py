@@ -17,8 +17,8 @@ EVERY = 8
 MOVING = 0.25
 """The least step of the path for a judged direction, as a fraction of the path's longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The largest errors without a fault: of the rotation, in degrees or as a fraction of the path's rotation, whichever is
-larger; of the direction, in degrees."""
+"""The largest errors without a fault: the rotation's in degrees or as a fraction of the path's (the larger counts), and
+the direction's in degrees."""
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
 """The largest parallax without a fault where the path only rotates: in pixels, or as a fraction of the image shift by
 the rotation, whichever is larger."""
@@ -26,7 +26,7 @@ AMBIGUOUS_RATIO = 3.0
 """A fault is ambiguous if the residual under the path's motion is at most this many times the residual under the
 measured motion."""
 FOLLOWING = 0.75
-"""The fraction of the pairs with a measured motion that must have no fault."""
+"""The fraction of measured pairs without a fault from which a video follows its path."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class Pair:
     tracks: the number of points visible in both frames.
     found: [4, 4], the measured relative pose; None if not found.
     parallax: the measured parallax in pixels; 0 without `found`.
-    focal: the focal length in pixels.
     residual, path_residual: the points' median residuals under both motions, in pixels.
     """
 
@@ -144,8 +143,8 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The frame numbers [m], the path's poses and the measured poses [m, 4, 4] of the keyframes with a camera,
-        relative to the first, with the measured translations scaled to the path's."""
+        """The frame numbers [m], the path's poses and the measured poses [m, 4, 4] of keyframes with a camera. Poses
+        are relative to the first; measured translations are scaled to the path's."""
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
         if not len(frames):

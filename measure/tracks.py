@@ -9,7 +9,8 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The length in pixels to which the shorter side of a frame is resized for tracking."""
+"""The length in pixels to which the shorter side of a frame is resized for tracking, which gives the "tracked
+frames"."""
 MOST_POINTS, POINT_DISTANCE = 500, 6
 """The largest number of points tracked at a time, and the least distance of a new point from others in pixels."""
 FLOW_OPTIONS = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}

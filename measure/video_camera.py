@@ -20,8 +20,8 @@ FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
 """The fraction of tracked points that must be inliers of a rotation between adjacent keyframes."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75  # on known clips at most 0.5 for rotations, 1.4 or more for moving cameras
-"""The test of whether a camera moves: the distance of two keyframes, counted in keyframes, and the residual in pixels
-under a pure rotation that shows motion."""
+"""The test of whether a camera moves: the distance of two keyframes, counted in keyframes, and the largest residual of
+a camera that only rotates, in pixels."""
 LEAST_GAIN = 3.0  # noise on a pure rotation gives 2 to 2.6
 """The camera moves if pure rotations have at least this many times the residual of rotations with translations."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
@@ -42,7 +42,6 @@ class VideoCamera:
     c2w: [k, 4, 4], in an arbitrary unit of length; NaN if not found.
     moves: whether the camera does more than rotate.
     lens: [4], fx, fy, cx, cy in pixels of the tracked frames.
-    frames: the number of frames of the video.
     height, width: the size of the original video in pixels.
     lens_found: whether the lens was estimated from the video.
     """
@@ -145,7 +144,7 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return `camera` with rotations fitted to the points, and a fitted lens if `any_lens`. If `moves`, its poses are
+    """Return `camera` with fitted rotations, and a fitted lens if `any_lens`. If the result `moves`, its poses are
     invalid."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
@@ -158,7 +157,6 @@ def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
 
 
 def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
-    """Return `lens` [4] with the focal length at which pure rotations have the smallest residual."""
     from scipy.optimize import minimize_scalar  # slow to import
 
     apart = min(FAR_APART, len(tracks.frames) - 1)
@@ -176,7 +174,6 @@ def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
 
 
 def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
-    """Return the frames resized for tracking, and the height and width of the video."""
     pictures: list[np.ndarray] = []
     shape: tuple[int, int] | None = None
     for number, frame in enumerate(frames):

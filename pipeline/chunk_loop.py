@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""A function callback(chunk, forward), called after each forward. Both indices count from 0; `chunk` includes the
+"""A function callback(chunk, forward), called after each forward with two indices from 0. The first also counts the
 chunks of a continued state."""
 
 
@@ -48,7 +48,6 @@ class ChunkLoop:
 
     size: the height and width of the latent.
     held: the latent frames in the KV cache (see `Window.held`).
-    chunk: the number of latent frames per chunk.
     """
 
     size: tuple[int, int]
@@ -123,16 +122,14 @@ def rollout(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the latent of a causal model without guidance chunk by chunk, float32 [1, 16, chunk, h, w] each.
+    """Yield the latent of a causal model without guidance chunk by chunk, float32 [1, 16, chunk, h, w] each. Raises
+    InputError for invalid arguments.
 
     noise: [1, 16, f, h, w]; f is a multiple of `chunk`.
     y: [1, 20, f, h, w], the mask and the image latent.
     context: [1, L, D], the prompt embedding.
     camera: [1, 384, f, h, w], from `camera_embedding`; None without camera layers.
-    window: the latent frames that a chunk attends to; None: all.
-    sink: the first latent frames, which never leave the window.
-
-    Raises InputError for invalid arguments.
+    window, sink: the attention window in latent frames (see `Window`); None: all.
     """
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(

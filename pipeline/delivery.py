@@ -16,8 +16,8 @@ T = TypeVar("T")
 class HostCopy(NamedTuple):
     """The copy of a chunk's latent in host memory.
 
-    wait: waits until the copy is complete; call it before reading.
-    queued: whether the copy comes from a GPU and may be incomplete.
+    wait: a function to call before reading, which waits for the GPU.
+    queued: whether the copy comes from a GPU.
     """
 
     latent: Tensor
@@ -46,7 +46,7 @@ class Delivery(Generic[T]):
         self.latents: list[Tensor] = []
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
-        """Queue a chunk's `latent` and an `item`, such as its frames, which `devices` may still compute."""
+        """Queue a chunk's latent and an item to deliver with it, which `devices` may still compute."""
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
         if not copy.queued:

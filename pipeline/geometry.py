@@ -51,10 +51,10 @@ def output_geometry(
     rounded down to multiples of 16.
 
     frames: the largest number of frames; the result has 4n+1.
-    n_poses: another limit of the frames; None: no limit.
+    n_poses: the number of camera poses, another limit of the frames.
     chunk: the n+1 latent frames are a multiple of this.
 
-    Raises InputError for a side that is too small or too large, and CameraError for too few poses or frames.
+    Raises InputError for a side that is too small or too large, CameraError for too few poses or frames.
     """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
@@ -86,14 +86,14 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """Return the conditioning [1, 20, f, h, w] of a video: four mask channels, 1 only in the first latent frame, and
-    the image latent."""
+    """Return a video's conditioning [1, 20, f, h, w]: four mask channels, which are 1 only in the first latent frame,
+    then the image latent."""
     return next(chunk_conditioning(image_latent, image_latent.shape[2]))
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """Yield each chunk's conditioning, [1, 20, chunk, h, w], without end. The last latent frame of `image` [1, 16, n,
-    h, w] is repeated."""
+    """Yield the conditioning of each chunk, [1, 20, chunk, h, w], endlessly. After the end of `image` [1, 16, n, h, w],
+    its last frame is repeated."""
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
         indices = range(first, first + chunk)

@@ -67,7 +67,6 @@ def estimate_sampling(
 ) -> StageEstimate:
     """Return the memory estimate of one process's denoising steps, with all `checkpoints` on the device.
 
-    camera: whether the model has a camera input.
     guided: whether prompt and negative prompt run as one batch.
     resident_blocks: the blocks of each model that stay on the device; None: all.
     holders: the number of processes that shard the streamed blocks.
@@ -91,11 +90,8 @@ def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: tor
 def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Return the memory estimates of the VAE for encoding in fp32 and for decoding, in fp16 if `half`.
-
-    width: the VAE's width, 96 for the official one.
-    processes: the processes that split a frame; the estimate is for one.
-    """
+    """Return the memory estimates of the VAE for encoding in fp32 and for decoding, in fp16 if `half`. With several
+    `processes`, decoding is for one."""
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
     pixels = min(frame, TILE_PIXELS) if tiling else frame
@@ -154,8 +150,6 @@ class MemoryWishes:
 class SamplingWork:
     """The properties of the base model's denoising steps that determine their memory.
 
-    camera: whether the model has a camera input.
-    guided: whether a negative prompt is used.
     together: the process groups that compute a step together.
     """
 

@@ -34,7 +34,6 @@ class RolloutWork:
     size: the height and width of the latent.
     chunk: the number of latent frames per chunk.
     held: the number of latent frames in the KV cache.
-    guided: whether keys and values are cached for two prompts.
     """
 
     config: ModelConfig
@@ -128,14 +127,12 @@ class RolloutMemory:
 
     @property
     def place(self) -> KeyValuePlace:
-        """The location and format of keys and values."""
         return self.world.place
 
 
 class DecoderSettings(NamedTuple):
     """The settings of the VAE decoder.
 
-    half: whether it decodes in 16 bits.
     elsewhere: whether it decodes on another GPU than the model's.
     recorded: whether its kernels are recorded as a CUDA graph.
     """
@@ -154,8 +151,8 @@ def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
 def estimate_rollout(
     work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings
 ) -> tuple[StageEstimate, int]:
-    """Return the memory estimate of a causal run's chunks on one device, without the camera cache, and the pinned host
-    bytes. `weights` are the bytes of weights."""
+    """Return the memory estimate of a causal run's chunks, without the camera cache, and the pinned host bytes.
+    `weights` is in bytes."""
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)

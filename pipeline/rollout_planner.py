@@ -32,8 +32,8 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Return the most preferred storage that fits into `free` memory. `whole_video` states that the run has no
-        window. Raises InputError if nothing fits."""
+        """Return the most preferred storage that fits into `free` memory. Raises InputError if nothing fits; for a
+        `whole_video` the message suggests a window."""
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
         pages = cache(self._pages)

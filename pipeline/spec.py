@@ -53,8 +53,6 @@ class RolloutSpec:
     frame: float32 [3, H, W], about -1 to 1, the video's first frame.
     geometry: the size of this run's part, without the frames of `state`.
     state: the state to continue; None for a new video.
-    release: the name of the model's release.
-    notes: messages for the user.
     """
 
     config: ModelConfig
@@ -110,7 +108,7 @@ class RolloutSpec:
         image: [1, 16, n, h, w], the latent of the start image and grey frames.
         noise: [1, 16, f, h, w], for this run's f latent frames.
         context, negative: [1, L, D], the prompt embeddings.
-        later: other prompt embeddings by the first chunk that uses each.
+        later: further prompt embeddings by the index of their first chunk.
         """
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:

@@ -44,8 +44,8 @@ class Prompt:
 
 
 def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
-    """Return a run's prompts from (first chunk, text, embedding [1, L, D]) of each. The last prompt's `chunks` is 0, as
-    it is still in use."""
+    """Return a run's prompts from tuples (first chunk, text, embedding [1, L, D]). The last prompt is still in use, so
+    its `chunks` is 0."""
     ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
     return [
         Prompt(text, context, end - first, negative) for (first, text, context), end in zip(starts, ends, strict=True)
@@ -58,13 +58,13 @@ class WorldState:
 
     latent: float32 [1, 16, f, h, w].
     frame: float32 [3, H, W], about -1 to 1, the video's first frame.
-    poses: float64 [f, 4, 4], each relative to the one before, scaled.
+    poses: float64 [f, 4, 4], relative to the previous pose; translations are scaled.
     lens: float64 [f, 4], fx, fy, cx, cy in pixels of 832x480.
     last_pose: float64 [4, 4], camera-to-world, in the path's coordinates.
     scale: the divisor of translations; 0 until the camera has moved.
     release: the release that made the last frames, or "".
     flags: float64 [f, 4], an action model's W, A, S, D; else None.
-    threads: torch's threads if the command used a CPU; else 0.
+    threads: torch's CPU threads in the command; else 0.
     """
 
     latent: Tensor
@@ -212,7 +212,6 @@ def load_state(path: str | Path) -> WorldState:
 
 
 def _read(path: Path) -> tuple[dict, dict[str, TensorEntry]]:
-    """Return the metadata and the tensors of a saved state."""
     if not path.is_file():
         found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
         raise InputError(f"the state {path} {found}")

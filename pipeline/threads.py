@@ -14,7 +14,7 @@ ELEMENTS = 2**14
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""The environment variables by which the user sets the number of threads; they take precedence."""
+"""The environment variables by which the user sets the number of threads."""
 SAMPLE = 0.1
 """The seconds for which the machine's load is measured."""
 STATISTICS = Path("/proc/stat")

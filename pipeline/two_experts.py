@@ -109,7 +109,6 @@ class Video:
 
     noise: float32 [1, 16, f, h, w].
     conditioning: a function, called once for each expert.
-    reuse: the rule that skips model calls (default: none are skipped).
     """
 
     noise: Tensor
@@ -183,7 +182,6 @@ class _Run:
         self._resume(lambda: next(steps))
 
     def advance(self, high: bool, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
-        """Compute the next `count` steps with one expert, by `velocity(x, timestep, conditioning)`."""
         conditioning = self._video.conditioning()
         steps_left = len(self._timesteps)
         for _ in range(count):

@@ -53,7 +53,6 @@ def check_causal(config: ModelConfig) -> None:
 class WorldMemory:
     """The memory settings of a World.
 
-    place: the location and format of keys and values.
     camera_cache_bytes: the limit for all prompts' camera caches; None: no limit.
     graphs: whether to record forwards as CUDA graphs where possible.
     """
@@ -72,7 +71,6 @@ class _Lane:
 
     number: 0 for the prompt, 1 for the negative prompt.
     history: the keys and values of the video so far.
-    cache: the current chunk's camera cache; None if disabled.
     """
 
     number: int
@@ -85,7 +83,6 @@ class _Lane:
 class _Chunk:
     """The inputs of a chunk's forwards, except the latent.
 
-    y: [1, 20, chunk, h, w], the mask and the image latent.
     cached: whether the forwards use the camera cache.
     """
 
@@ -169,16 +166,16 @@ class World:
         renoise: Renoise,
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w].
+        """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w]. Raises InputError if an earlier
+        cache update was interrupted.
 
         noise: [1, 16, chunk, h, w].
         y: [1, 20, chunk, h, w], the mask and the image latent.
         camera: [1, 384 or 448, chunk, h, w]; None without camera layers.
         renoise: a function from a shape to standard normal noise.
-        callback: callback(index), called after each forward; guided pairs count once.
+        callback: callback(index), called after each forward or guided pair of forwards.
 
-        Tensors in pinned memory must stay unchanged until the GPU has finished the chunk. Raises InputError if an
-        earlier cache update was interrupted.
+        Tensors in pinned memory must stay unchanged until the GPU has finished the chunk.
         """
         forwards, done = count(), callback or (lambda _index: None)
         if self._remember_made():
@@ -203,8 +200,8 @@ class World:
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the last chunk's clean pass now, if it is still due. The first call also records the CUDA graphs that
-        later chunks need."""
+        """Run the last chunk's clean pass now, if it is still due. The first such pass also records the CUDA graphs for
+        later chunks."""
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)

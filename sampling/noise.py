@@ -32,8 +32,8 @@ class StepNoise:
 
 
 class PathNoise:
-    """A source of noise for a video of known length. One generator draws all noise, so the noise depends on the order
-    of the calls."""
+    """A source for a video of known length, with the methods of StepNoise. One generator draws all noise, so the order
+    of the calls matters."""
 
     order = "video, then steps"
 
@@ -42,7 +42,6 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w], as a view."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:

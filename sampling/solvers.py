@@ -15,8 +15,8 @@ Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
 
 
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return a generator of the steps of UniPC (arXiv 2302.04867). `sigmas` [steps + 1] fall within 1 to 0; the
-    generator raises InputError otherwise."""
+    """Return the steps of UniPC (arXiv 2302.04867). `sigmas` [steps + 1] must fall, from at most 1 to at least 0;
+    otherwise the generator raises InputError."""
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read `before` and `current`
     for step in range(len(levels) - 1):
@@ -30,8 +30,8 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return a generator of the steps of DPM-Solver++ 2M (arXiv 2211.01095), midpoint variant. Arguments and errors are
-    those of `unipc_steps`."""
+    """Return the steps of DPM-Solver++ 2M (arXiv 2211.01095), midpoint variant. Arguments and errors are those of
+    `unipc_steps`."""
     levels = _levels(sigmas)
     before = x  # the first step has order 1 and does not read it
     for step in range(len(levels) - 1):
@@ -100,7 +100,6 @@ def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
 
 
 def _ratio(levels: list[float]) -> float:
-    """Return (lambda[-3] - lambda[-2]) / (lambda[-1] - lambda[-2]), with lambda the log-SNR of a noise level."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
 

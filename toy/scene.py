@@ -37,7 +37,6 @@ def _ridge(index: int) -> list[tuple[int, int]]:
 
 
 def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
-    """Draw a tree at ground coordinates: `x` to the right and `depth` ahead, in camera heights."""
     unit = FOCAL / (2 * depth)
     foot, centre = HORIZON + unit, WIDTH / 2 + x * unit
     draw.rectangle((centre - 0.08 * unit, foot - unit, centre + 0.08 * unit, foot), fill=(80, 60, 45))

@@ -15,7 +15,6 @@ from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 MAZE = Path(__file__).with_name("maze")
 """The folder with the shipped toy package; large files are compressed with xz."""
 PACKED = ".xz"
-"""The suffix of the compressed files in MAZE."""
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
 """The layers that stay in bf16 in the 4-bit expert."""
@@ -49,7 +48,6 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model, and two base experts with the same weights, one in 4 bits."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))

@@ -18,8 +18,7 @@ PRIMARIES = {
 HDR = {16: "PQ", 18: "HLG"}
 """The transfer functions of high dynamic range, by their code points in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""The code points of ITU-T H.273 for BT.709 and for unspecified values. They hold for primaries, transfer functions and
-matrices."""
+"""Code points of ITU-T H.273, the same for primaries, transfer functions and colour matrices."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
@@ -60,7 +59,7 @@ def tag_bt709(stream: Any) -> None:
 
 
 def as_players_take(frame: Any) -> Any:
-    """Tag a PyAV frame of HD size without a colour matrix as BT.709, in place, as players assume. Return the frame."""
+    """Return a PyAV frame. An HD frame without a colour matrix is tagged as BT.709, in place, as players assume."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
@@ -84,8 +83,8 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile of the colours that an opened image states without having a profile. Return None for sRGB
-    and without a description."""
+    """Return an ICC profile made from an image's other colour data, such as gAMA. Return None for sRGB and without
+    colour data."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8

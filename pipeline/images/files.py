@@ -19,7 +19,7 @@ SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 BITS, LARGEST = 258, (341, 281)
 """The numbers of the TIFF tags BitsPerSample, and of SMaxSampleValue and MaxSampleValue."""
 DARK = 17
-"""A 16-bit image without an 8-bit value of at least this seems to have unscaled 12-bit values."""
+"""A 16-bit image seems to have unscaled 12-bit values if all its values, converted to 8 bits, are below this."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
@@ -86,7 +86,6 @@ def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
 
 
 def _tag(image: Image.Image, number: int) -> Any:
-    """Return a TIFF tag's value, or None for other files and without the tag."""
     return getattr(image, "tag_v2", {}).get(number) if image.format == "TIFF" else None
 
 
@@ -102,7 +101,6 @@ def _has_16_bits(image: Image.Image, head: bytes) -> bool:
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:
-    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W] (None: opaque)."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
     values = white - values if white_is_0 else values
@@ -116,8 +114,8 @@ def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
 
 
 def picture_of(path: Path) -> Picture:
-    """Return the pixels of an image file, the first image of several, with notes that name the file. Raises InputError
-    for unsupported pixels."""
+    """Return the pixels of the first image in a file, with notes that name the file. Raises InputError for unsupported
+    pixels."""
     with open_picture(path) as opened:
         try:
             pixels, notes = pixels_of(opened)
