@@ -1,4 +1,4 @@
-"""The convolution kernels for the VAE decoder, their accuracy test, and the choice of one."""
+"""Convolution kernels for the VAE decoder: their accuracy test, and the choice of a kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..model.ops.implementation import on_its_gpu
 from .network import EPSILON, Decoder
 
 ALIGNED = 4
-"""The int32 values per layer in the table of slots: three slot numbers, and padding to 16 bytes."""
+"""The number of int32 values per layer in the slot table: three slot numbers and one value of padding."""
 WORST = 2.8e-3
 """The relative RMS error (-51 dB) below which a convolution kernel passes the accuracy test."""
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
@@ -45,8 +45,8 @@ def convolution_of(device: torch.device) -> str | None:
 
 
 def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] over three frames [1, C, H, W]. `weight` is [out, 3 * C, h, w], the oldest
-    frame's channels first."""
+    """Convolve three frames [1, C, H, W] by comfy-kitchen. Return [1, out, H, W]. `weight` is [out, 3 * C, h, w], with
+    the oldest frame's channels first."""
     from comfy_kitchen import fp16_conv3d
 
     (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2
@@ -58,8 +58,8 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W], a view of a pool, a weight [out, 3 * C, 3, 3] and a bias. EXACTNESS or
-    ON_CPU replaces a default `size`."""
+    """Return random fp16 frames [3, C, H, W] (a view of a pool), a weight [out, 3 * C, 3, 3] and a bias. A default
+    `size` becomes EXACTNESS or ON_CPU."""
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
         size = ON_CPU if device.type == "cpu" else EXACTNESS
@@ -71,15 +71,15 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
 
 
 def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32. `weight` is [out, 3 * C, 3, 3], the
-    oldest frame's channels first."""
+    """Convolve three frames [3, C, H, W] in fp32, as a reference. Return [1, out, H, W]. `weight` is [out, 3 * C, 3,
+    3], with the oldest frame's channels first."""
     return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
 
 
 @attempt("convolution", OURS)
 def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Convolve three frames [3, C, H, W], a view of a pool, by the Hopper kernel. Return [1, out, H, W]. `weight` is
-    [out, 3 * C, 3, 3], channels last."""
+    """Convolve three frames [3, C, H, W], a view of a pool (see kernels/convolution.py), by the Hopper kernel. Return
+    [1, out, H, W]. `weight` is [out, 3 * C, 3, 3], channels last."""
     from ..model.kernels.hopper import convolution as convolution_hopper
 
     rows, slots, size = _pooled(frames)

@@ -17,7 +17,7 @@ from .splitting import Blender, Corner, Stripe, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The last two input frames of each causal layer, by the layer's name. A PooledDecoder has pools instead."""
+"""The decoder's state: the last two input frames of each causal layer, by the layer's name."""
 
 NOT_FINITE = (
     "The latent holds numbers that are not finite (NaN, infinity), so the video would be black. Possible causes: a "
@@ -25,7 +25,7 @@ NOT_FINITE = (
     "weights."
 )
 REACH = 42
-"""The decoder's state depends only on this many last latent frames."""
+"""The number of latent frames, up to the current one, on which the decoder's state depends."""
 
 
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
@@ -37,7 +37,7 @@ def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) ->
 class VideoDecoder:
     """A decoder of one video in parts. The frames equal those of one call bit for bit.
 
-    park: whether to keep the state in host memory between parts; always with tiles.
+    park: whether to keep the state in host memory between parts; always with tiling.
     stripe: the only part of each frame to decode; None for full frames.
     """
 
@@ -66,7 +66,7 @@ class VideoDecoder:
         self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, later: bool = False
     ) -> Tensor:
         """Decode the next latent frames [1, 16, n, h, w]. Return CPU frames, uint8 [F, H, W, 3]. `last` frees the
-        state. With `later`, wait for the GPU and call `check` before reading the frames."""
+        state. With `later`, the caller waits for the GPU and calls `check` before reading the frames."""
         with self._on_its_gpu():
             video = self._decode(latent, progress, last, later)
         if not later:

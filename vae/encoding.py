@@ -14,12 +14,12 @@ from .splitting import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames after which the latent of an image and endless grey frames is constant."""
+"""The number of latent frames after which the latent of an image followed by grey frames no longer changes."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
-    """Encode an image, float32 [3, H, W] from -1 to 1, followed by grey frames to `frames` in all. Return the
-    normalised latent, float32 [1, 16, f, H / 8, W / 8]."""
+    """Encode a video of `frames` frames: an image, float32 [3, H, W] from -1 to 1, then grey. Return the normalised
+    latent, float32 [1, 16, f, H / 8, W / 8]."""
     height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)
     latent = torch.empty(1, LATENT_CHANNELS, length, height, width, device=vae.device)

@@ -79,7 +79,7 @@ class Decoder(Network):
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield the frames for the feature map x by the stage that starts at layer `index`, and all later stages."""
+        """Yield the frames that the stage at layer `index` and all later stages compute from x."""
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"
@@ -101,7 +101,7 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return two feature maps, or only x without a temporal convolution or for the video's first frame."""
+        """Return two feature maps. Without a temporal convolution, or for the video's first frame, return only x."""
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -111,7 +111,7 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder of a video. Layers reuse their previous result once their state holds one repeated tensor object."""
+    """The encoder of a video. A layer whose last inputs were the same tensor object returns its previous result."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)
@@ -119,8 +119,8 @@ class Encoder(Network):
         self._given: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
-        """Encode a frame [1, 3, H, W]. Return the latent frame [1, 16, H / 8, W / 8], not normalised, or None if it
-        needs more frames."""
+        """Encode a frame [1, 3, H, W]. Return the latent frame [1, 16, H / 8, W / 8], not normalised, or None if more
+        frames are needed."""
         x = frame
         for stage in range(3):
             halved = self._halve_time(stage, self._halve_size(stage, x))

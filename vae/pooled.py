@@ -38,8 +38,8 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` that stores its state in pools of frames, [slots, C, H + 1, W + 1], channels last. Its results differ
-    from `Decoder`'s by rounding only."""
+    """A `Decoder` that stores its state in pools of frames, [slots, C, H + 1, W + 1], channels last. The results differ
+    from those of `Decoder` by rounding only."""
 
     _given: Iterator[Tensor]  # the slots of the next layers
 
@@ -162,8 +162,8 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a PooledDecoder, KitchenDecoder or plain Decoder, by the device's convolution kernel. Only a PooledDecoder
-    can be `recorded` as a CUDA graph."""
+    """Return a PooledDecoder, KitchenDecoder or plain Decoder, depending on the device's convolution kernel. Only a
+    PooledDecoder can be `recorded` as a CUDA graph."""
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16

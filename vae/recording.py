@@ -18,12 +18,12 @@ addresses."""
 
 
 class Recording:
-    """A recorder that replays the decoding of latent frames as a CUDA graph from the third call on. If recording or its
-    test fails, it decodes as usual."""
+    """A recorder that replays the decoding of latent frames as a CUDA graph from the third call on. If the recording or
+    its test fails, decoding runs as usual."""
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """Create a recorder. `state()` returns the tensors that decoding changes in place; the test replay restores
-        them."""
+        """Create a recorder. `state()` returns the tensors that decoding changes in place, so that a test replay can be
+        undone."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None

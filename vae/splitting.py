@@ -26,8 +26,8 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, cut: bool) -> Tiling:
-        """Return the tiles of a frame with `height` x `width` latent pixels: a single tile if `cut` is False or the
-        frame is small."""
+        """Return the tiles of a frame with `height` x `width` latent pixels: a single tile if `cut` is False or a tile
+        covers the frame."""
         if cut and max(height, width) > TILE:
             return cls(height, width, TILE, STRIDE)
         return cls(height, width, max(height, width), max(height, width))
@@ -45,7 +45,8 @@ class Tiling:
 
 @dataclass
 class Blender:
-    """A blender of overlapping tiles to images. The tiles of an image must come in the order of `tiling.corners`."""
+    """A blender of overlapping tiles to images. The tiles of an image must be added in the order of
+    `tiling.corners`."""
 
     tiling: Tiling
     scale: int = 1
@@ -53,7 +54,7 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Add a tile, which is blended in place. Return the (rows, columns) that this tile completes, and their pixels
+        """Blend a tile in place. Return the (rows, columns) of the image that this tile completes, and their pixels
         [..., h, w]. `image` is the image's number."""
         top, left = corner
         size = self.scale * self.tiling.stride
@@ -80,15 +81,15 @@ def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
 
 
 HALO = {2: 12, 4: 10, 8: 7}
-"""The pixels of margin around a stripe that the decoder needs, at 2, 4 and 8 times the latent's resolution."""
+"""The margin in pixels that the decoder needs around a stripe, at 2, 4 and 8 times the latent's resolution."""
 
 
 @dataclass(frozen=True)
 class Stripe:
     """A stripe of each frame, from `start` to `stop` (exclusive) in latent pixels.
 
-    length: the full frame's latent pixels in `dim`.
     dim: -1 for a stripe of columns, -2 for rows.
+    length: the full frame's latent pixels in `dim`.
     """
 
     start: int
@@ -109,8 +110,8 @@ class Stripe:
         return (height, own) if self.dim == -1 else (own, width)
 
     def enter(self, x: Tensor, scale: int) -> Tensor:
-        """Return a view of the stripe and its margin in x [..., h, w], at `scale` times the latent's resolution. At
-        scales 4 and 8, x is already cropped at half the scale."""
+        """Return a view of x [..., h, w], at `scale` times the latent's resolution, with the stripe and its margin. At
+        scales 4 and 8, x is the upsampled result for half the scale."""
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)

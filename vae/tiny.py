@@ -25,7 +25,7 @@ LAST = 22
 BEFORE_FIRST = 3
 """The number of output frames to drop for a video's first latent frame, which stands for a single frame."""
 SCALED = "lighttae"
-"""A part of the file names of decoders that expect denormalised latents, such as LightTAE's."""
+"""Decoders with this text in their file names expect denormalised latents."""
 
 
 def load_tiny_decoder(
@@ -70,7 +70,7 @@ class TinyDecoder:
     @torch.no_grad()
     def decode(self, latent: Tensor) -> Tensor:
         """Decode the video's next normalised latent frames [1, 16, f, h, w]. Return the frames, float32 [1, 3, n, 8h,
-        8w] from 0 to 1. Raise InputError for another shape."""
+        8w] from 0 to 1. Raise InputError for a latent of another shape."""
         if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
             raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
         if not latent.shape[2]:
@@ -112,7 +112,7 @@ class TinyDecoder:
 
 
 class PreviewDecoder:
-    """A TinyDecoder with the `decode` and `check` of a VideoDecoder, without `progress` and `last`."""
+    """A TinyDecoder with the methods `decode` and `check` of a VideoDecoder, but without `progress` and `last`."""
 
     def __init__(self, decoder: TinyDecoder) -> None:
         self._decoder = decoder
@@ -123,8 +123,8 @@ class PreviewDecoder:
         return self._decoder.device
 
     def decode(self, latent: Tensor, *, later: bool = False) -> Tensor:
-        """Decode the next latent frames [1, 16, f, h, w]. Return CPU frames, uint8 [n, H, W, 3]. With `later`, wait for
-        the GPU and call `check` before reading the frames."""
+        """Decode the next latent frames [1, 16, f, h, w]. Return CPU frames, uint8 [n, H, W, 3]. With `later`, the
+        caller waits for the GPU and calls `check` before reading the frames."""
         frames = self._decoder.decode(latent)[0].mul(255).round_().to(torch.uint8).permute(1, 2, 3, 0).contiguous()
         queued = later and self.device.type == "cuda"
         pixels = torch.empty(frames.shape, dtype=torch.uint8, pin_memory=queued).copy_(frames, non_blocking=queued)

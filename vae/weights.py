@@ -91,8 +91,8 @@ class VAE:
 
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
-    """Return the VAE's tensors in a file or diffusers folder, by official name. Raise CheckpointError if they are not a
-    Wan 2.1 VAE's."""
+    """Return the VAE's tensors in a file or diffusers folder, by official name. Raise CheckpointError if the tensors
+    are not a Wan 2.1 VAE's."""
     entries = own_part(read_tensors(path), ("first_stage_model.", "vae."))
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
@@ -190,8 +190,8 @@ def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def _stages(name: str, widths: Sequence[int], blocks: int, time: Sequence[bool], *, up: bool) -> dict[str, tuple]:
-    """Return the shapes of the encoder's stages, or the decoder's if `up`. `time`: which resamplings change the frame
-    rate."""
+    """Return the shapes of the encoder's stages, or the decoder's if `up`. `time` is whether each resampling changes
+    the frame rate."""
     shapes: dict[str, tuple[int, ...]] = {}
     index, (channels, *outputs) = 0, widths
     for stage, out in enumerate(outputs):

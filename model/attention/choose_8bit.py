@@ -72,8 +72,8 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. `shares`, fp32 [frames], masks latent frames:
-    0 to attend, -inf to ignore. The frames to ignore must be last."""
+    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. Requires `attends_to_operands`. `shares`, fp32
+    [frames], masks latent frames: 0 to attend, -inf to ignore. The frames to ignore must be last."""
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
@@ -170,8 +170,7 @@ def attends_to_operands(device: torch.device, head_dim: int) -> bool:
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a KV cache should store fp8 values as [dim, tokens], for our kernel. Call `takes_operands`
-    first."""
+    """Return whether a KV cache should store fp8 values as [dim, tokens], for our kernel. Requires `takes_operands`."""
     ours = device.type == "cuda" and find_kernel(device, head_dim).package == OURS
     return ours and transposes_exactly(device)
 

@@ -28,11 +28,11 @@ Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 S, heads*head_dim]. `options` are ForwardOptions."""
 
 FRAMES_BYTES = 2**28
-"""A causal model calls `attend_to_frames` only if its intermediate results take at most this many bytes."""
+"""A causal model calls `attend_to_frames` only if the intermediate results (see `frames_bytes`) take at most this many
+bytes."""
 
 SCORES_BYTES = 2**20
-"""About this many bytes of scores, which fit into a core's cache, are computed in one step on a CPU with bf16
-instructions."""
+"""On a CPU with bf16 instructions, one step computes about this many bytes of scores, to fit into a core's cache."""
 
 OURS_HEAD = 128
 """The head size that our own kernel supports."""
@@ -42,7 +42,7 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
     """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. `options["unlike"]`,
-    int32 [1], may count the keys before equal padding keys at the end."""
+    int32 [1], may state the number of keys before a padding of equal keys and values."""
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
         return made[0][None] if len(made) == 1 else torch.stack(made)

@@ -18,7 +18,7 @@ FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
 """The largest magnitudes in 8-bit queries and in 8-bit keys, unless a norm bounds their lengths."""
 SAMPLE = 512
-"""The least number of tokens from which a tensor's maximum and mean are estimated, if it has so many."""
+"""A tensor's maximum and mean are estimated from at least this many tokens, or from all if it has fewer."""
 HEADROOM = 4.0
 """The factor by which a value may exceed the maximum of the sampled tokens without being clamped."""
 
@@ -67,18 +67,19 @@ class Operand(NamedTuple):
 
 
 def transposed_columns(tokens: Tensor) -> Tensor:
-    """Return the columns of token numbers (int64 [n]) in a transposed Operand, in the Hopper kernel's order."""
+    """Return the column of each token number (int64 [n]) in a transposed Operand. The Hopper kernel requires this
+    order."""
     return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
 
 
 def sample(x: Tensor) -> Tensor:
-    """Return a view of evenly spaced tokens of x [tokens, dim], at least SAMPLE, or all if x has fewer."""
+    """Return a view of at least SAMPLE evenly spaced tokens of x [tokens, dim], or of all tokens if x has fewer."""
     return x[:: max(1, len(x) // SAMPLE)]
 
 
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
-    """Return the Scaling of x [tokens, dim] minus the mean of the tokens `mean_of`, or 0. Values up to `headroom` times
-    the sampled maximum are not clamped."""
+    """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of`, to float8_e4m3fn. Numbers
+    up to `headroom` times the sampled maximum are not clamped."""
     mean = _mean(x, mean_of)
     return Scaling(*_scale(sample(x), mean, headroom), mean)
 
@@ -91,8 +92,8 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return the Scaling of keys after a norm, minus the mean of the tokens `mean_of` [n, dim]. The norm's weights
-    bound the keys' lengths."""
+    """Return the Scaling of keys after a norm, minus the mean of the tokens `mean_of` [n, dim]. No scaled key of a head
+    is longer than `plain.KEY_LENGTH`."""
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
@@ -102,7 +103,7 @@ def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
     """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the Scalings of keys and values for the
-    whole video."""
+    whole video. Later values may be `headroom` times as large."""
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
         rotated = keys.rotated()
@@ -115,8 +116,8 @@ def _mean(x: Tensor, mean_of: Tensor | None) -> Tensor:
 
 
 def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return the smallest power of two that scales `headroom` times max|x - mean| into float8_e4m3fn, and its
-    reciprocal, fp32 [1] each."""
+    """Return the scale, a power of two, that fits `headroom` times max|x - mean| into float8_e4m3fn. Also return 1 /
+    scale, fp32 [1]."""
     least, most = x.aminmax(dim=0)
     largest = torch.maximum(most - mean, mean - least).amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
@@ -158,28 +159,28 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Return fp8 q, k and v [B * tokens, dim], minus the means of keys and values. `zeros` tokens of zeros pad keys and
-    values."""
+    """Return fp8 q, k and v [B * tokens, dim]. The means of keys and of values are subtracted first. `zeros` tokens of
+    zeros pad keys and values."""
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
     return queries_in_8_bits(q), keys, operand(v, scaling(v, v), zeros)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention of q over k and v [B, tokens, heads*head_dim], rounded to float8_e4m3fn, in plain torch and q's
-    dtype."""
+    """Round q, k and v [B, tokens, heads*head_dim] to float8_e4m3fn. Return attention in q's dtype, computed by plain
+    torch."""
     return _plain(q, *operands(q, k, v), heads)
 
 
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim], rounded to float8_e4m3fn, over fp8 k and v in plain torch and q's
-    dtype."""
+    """Round q [1, L, heads*head_dim] to float8_e4m3fn. Return attention over fp8 k and v in q's dtype, computed by
+    plain torch."""
     return _plain(q, queries_in_8_bits(q[0]), k, v, heads)
 
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
-    """Return attention [L, heads*head_dim] of fp8 q, k and v in plain torch. In 8 bits, the result has a scale for each
-    token."""
+    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`, computed by plain torch. An 8-bit result has a
+    scale for each token."""
     eight_bit = dtype in LARGEST
     out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
     return encode_8bit(out, dtype=dtype) if eight_bit else out

@@ -77,9 +77,9 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
 
 
 class Shape(NamedTuple):
-    """The sizes of a cuDNN graph, for `rows` batch elements.
+    """The sizes of a cuDNN attention graph, for `rows` batch elements.
 
-    in_parts: `rows` counts parts of one element's keys; log-sum-exps are returned too.
+    in_parts: whether rows are parts of one element's keys; then log-sum-exps are returned.
     """
 
     rows: int
@@ -157,7 +157,7 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return attention, float8_e4m3fn [rows, queries, heads, head_dim], before v's scale and mean. Also return
+        """Return attention without v's scale and mean, float8_e4m3fn [rows, queries, heads, head_dim]. Also return
         log-sum-exps, fp32 [rows, heads, queries], empty unless `in_parts`."""
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)

@@ -75,7 +75,7 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Return attention [tokens, heads*128] in bf16, written to `into` if it is contiguous bf16."""
+    """Return attention [tokens, heads*128] in bf16. A contiguous bf16 `into` receives the result."""
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
     return kernels.attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)

@@ -8,7 +8,7 @@ TILE = 128
 """The number of queries, and of keys, in a tile of cuDNN's kernel. Multiples of TILE are faster."""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
-"""The least number of keys at which a separate call for the last, incomplete tile of keys is faster."""
+"""The least number of keys at which a separate call for the last, incomplete tile of keys saves time."""
 
 PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
 """The least number of keys per part, the most parts, and the fraction of time that each further part adds."""

@@ -22,8 +22,8 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory for a Triton program since each NVIDIA compute capability, newest first. Older GPUs have
-LEAST_SHARED."""
+"""The bytes of shared memory for a Triton program, by the least NVIDIA compute capability that has them, newest first.
+Older GPUs have LEAST_SHARED."""
 
 
 GEFORCE = {(8, 6), (8, 9), (12, 0), (12, 1)}

@@ -20,12 +20,12 @@ from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
 MOST_CARDS = 20
-"""The most entries in the file, one per GPU, driver and package versions. The oldest are dropped."""
+"""The most entries in the file. Each entry is for one combination of GPU, driver and package versions."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path of this project's file or folder `name` in the user's cache. The environment variable `variable`
-    overrides the path; empty means None."""
+    """Return the path of this project's file or folder `name` in the user's cache. If the environment variable
+    `variable` is set, return its path, or None if empty."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None

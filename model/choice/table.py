@@ -123,8 +123,8 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""Functions by operation that return whether a GPU gets the first accurate kernel in TABLE without timing. Otherwise it
-gets the fastest accurate kernel."""
+"""For each operation, a function that returns whether a GPU gets the first accurate kernel in TABLE without timing, not
+the fastest one."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:

@@ -43,7 +43,7 @@ class Kind(NamedTuple):
     """The test of all kernels for one operation.
 
     make: returns random arguments.
-    exact: returns the exact result for them.
+    exact: returns the exact result for these arguments.
     worst: the relative RMS error below which a kernel passes.
     """
 
@@ -69,8 +69,8 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""Functions by operation and kernel. Each converts a test's arguments to 8 bits, and returns a function that runs the
-kernel alone."""
+"""Functions by operation and kernel name. Each converts a test's arguments to 8 bits, and returns a function to time
+that runs the kernel alone."""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
@@ -96,8 +96,8 @@ def chosen(work: Work, device: torch.device, size: Size) -> str | None:
 
 @lru_cache
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all kernels of an operation at a size, stored ones if complete. A kernel whose package
-    is missing is not tested."""
+    """Return the test results of all kernels of an operation at a size. Tests run only if a stored result is missing. A
+    kernel without its package is not tested."""
     card = card_of(device)
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(kept.read(card, name))}

@@ -108,8 +108,8 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Update x [tokens, dim] in place to (x + y * gate) * (1 + scale) + shift. Write the layer norm to `out`, and the
-    scales of an 8-bit `out` to `scales`. Return x."""
+    """Update x [tokens, dim] to (x + y * gate) * (1 + scale) + shift, from `added` and `affine`. Write the layer norm
+    to `out`, with the scales of an 8-bit `out` in `scales`. Return x."""
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):

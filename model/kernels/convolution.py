@@ -199,7 +199,7 @@ def convolve(
 
     slots: the slots of three frames, the oldest first, if x is a pool.
     weight: [out, side * side * frames * channels].
-    side: 3 or 1, or 2 to double height and width by `weight` [4 * out, ...].
+    side: the window's side. 2 doubles height and width by a `weight` [4 * out, ...].
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters

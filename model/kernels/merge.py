@@ -85,8 +85,8 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Merge attention over parts of the keys, decode it, write it to `out` [tokens, dim], and return `out`. `scales`,
-    fp32 [tokens, 1], are written if `out` is in 8 bits."""
+    """Merge attention over parts of the keys, decode the result, and write it to `out` [tokens, dim]. If `out` is in 8
+    bits, write its scales to `scales`, fp32 [tokens, 1]. Return `out`."""
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):

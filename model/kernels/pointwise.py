@@ -55,7 +55,8 @@ def _rms(
     BLOCKS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `_normalise`. A program computes one token, and writes it to the row at `rows_ptr`, if given."""
+    """The kernel of `_normalise`. A program computes one token, and writes it to the row that `rows_ptr` states, if
+    any."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -152,8 +153,8 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 def scatter_rotated_(
     out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_rotated_`, and return `out`. None means tokens in order (`rows`) or no
-    shift."""
+    """Launch the kernel of `ops.scatter.scatter_rotated_`, and return `out`. `rows` None means tokens in order, and
+    `shift` None means 0."""
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
 

@@ -150,5 +150,5 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return sqrt(dim) / QUERY_LENGTH. Times the norm's largest weight, it is the least scale of queries."""
+    """Return sqrt(dim) / QUERY_LENGTH, the least scale of 8-bit queries after a norm with weights of 1."""
     return dim**0.5 / QUERY_LENGTH

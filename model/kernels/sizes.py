@@ -5,16 +5,16 @@ import triton
 from torch import Tensor
 
 PART = 1024
-"""The channels of one step of a program that processes tokens in parts."""
+"""The number of channels in one step of a program that processes tokens in parts."""
 MOST_WIDTH = 1024
-"""The most channels of one step of a program that processes full tokens."""
+"""The largest number of channels in one step of a program that processes full tokens."""
 WARP = 32
 """The number of threads of a warp."""
 
 
 def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
-    """Return FIRST, SECOND (powers of two that cover `dim` channels) and num_warps for a program with a full token.
-    `of_a_warp` is the wanted number of channels per warp."""
+    """Return the launch sizes FIRST and SECOND (powers of two that cover `dim` channels) and num_warps of a program for
+    a full token. `of_a_warp` is the wanted channels per warp."""
     first = triton.next_power_of_2(dim) // 2
     second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
     # No channel has two warps: in place, one of them could read the other's result instead of the input.

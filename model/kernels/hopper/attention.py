@@ -19,7 +19,7 @@ QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
 row, those for 8-bit v, and the side of a transposed block."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
-"""The most parts of the keys, and the cost of a split, as a number of keys."""
+"""The most parts into which keys are split, and the cost of a split as a number of keys."""
 
 
 class Configuration(NamedTuple):
@@ -88,8 +88,8 @@ def attend(
 
 
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the number of query tiles in the incomplete last round of thread blocks, and the number of parts into
-    which to split their keys."""
+    """Return the number of query tiles in the incomplete last round of thread blocks. Also return the number of parts
+    into which to split the keys for these tiles."""
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 

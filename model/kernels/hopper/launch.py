@@ -16,7 +16,7 @@ from .nvrtc import check, driver
 
 ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
-"""Constants of cuda.h, of the enums CUtensorMapDataType and CUtensorMapL2promotion."""
+"""Constants of the enums CUtensorMapDataType and CUtensorMapL2promotion in cuda.h."""
 WORST_PROBE = 0.01
 """The relative RMS error below which a kernel passes `is_right`."""
 MOST_MAPS = 4096

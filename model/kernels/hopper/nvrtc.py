@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 DYNAMIC_SHARED_BYTES = 8
-"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
+"""The constant CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
 _COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
 """A kernel's argument: a tensor's address, an int or struct by value, or None as a null pointer."""
@@ -40,8 +40,8 @@ class CudaKernel:
         check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
 
     def __call__(self, launch: Launch, *arguments: Argument) -> None:
-        """Launch the kernel on torch's current stream of the kernel's device. Raise RuntimeError if the driver
-        fails."""
+        """Launch the kernel on torch's current stream. The current device must be the kernel's. Raise RuntimeError if
+        the driver fails."""
         values = [_value(each) for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
