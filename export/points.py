@@ -34,10 +34,9 @@ TRACKED_AT_ONCE = 240
 class Second:
     """The agreement of the tracked points with the camera poses in one second of the video.
 
-    second: the index of the second, from 0.
     error: the mean reprojection error in pixels; NaN without triangulated points.
     inlier_share: the fraction of keypoints that belong to a triangulated point.
-    points: the number of triangulated points visible in this second.
+    points: the number of visible triangulated points.
     """
 
     second: int
@@ -50,11 +49,9 @@ class Second:
 class Points:
     """The sparse points of a scene.
 
-    count: the number of points.
     error: the mean reprojection error in pixels.
     seconds: an entry for each second of the video.
     cloud: a PLY file in OpenGL axes: x right, y up, z backward.
-    preview: the points and the cameras for a 3D viewer.
     """
 
     count: int
@@ -64,7 +61,7 @@ class Points:
     preview: Preview
 
     def report(self) -> list[str]:
-        """Return lines of text: number of points, mean error, and a table with a row for each second."""
+        """Return lines of text: the number of points, the mean error, and a row for each second."""
         rows = [f"{each.second:6} {each.error:9.2f} {each.inlier_share:9.0%} {each.points:8}" for each in self.seconds]
         return [
             f"{self.count} points; mean reprojection error {self.error:.2f} pixels",
@@ -87,8 +84,7 @@ def add_points(made: Exported, fps: float) -> Points:
 
     fps: the frame rate of the video, for `Points.seconds`.
 
-    Raises InputError if `fps` is not above 0 or no point can be triangulated, and DependencyError without pycolmap or
-    OpenCV.
+    Raises InputError if no point can be triangulated, and DependencyError without pycolmap or OpenCV.
     """
     check_types({"fps": fps}, {"fps": float})
     if not 0 < fps < math.inf:
@@ -157,8 +153,7 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Write keypoints and matches of tracked points into `database`. Return the number of points in each frame, int
-    [n]."""
+    """Write the keypoints and matches of tracked points. Return the number of points in each frame, int [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TRACKED_AT_ONCE])
     tracks = track_points([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])
@@ -173,7 +168,6 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
 
 
 def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
-    """Write the matches of two images: the points that are True in both rows of `seen` [2, n]."""
     colmap, both = pycolmap(), seen.all(0)
     numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
     matches = numbers[:, both].T.astype(np.uint32)

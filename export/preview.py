@@ -11,7 +11,7 @@ from ..camera.rotation import OPENGL_TO_OPENCV
 CAMERAS = 24
 """At most this many cameras are drawn, evenly spaced."""
 FAR = 4.0
-"""A point is drawn only if its distance from the nearest camera is at most this multiple of the median distance."""
+"""A point is drawn if its distance from the nearest camera is at most this multiple of the median distance."""
 DEPTH, CAMERA_DISTANCE = 0.05, 0.06
 """The distance of a drawn camera's image from its centre, and the least distance between drawn cameras, as fractions of
 the scene's radius."""
@@ -19,9 +19,9 @@ BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
 """The viewpoint relative to the first camera: backward and upward, as fractions of the scene's radius, and downward
 pitch in degrees."""
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1))
-"""The edges of a drawn camera, between its centre 0 and the corners 1 to 4 of its image."""
+"""The edges of a drawn camera between its centre 0 and the corners 1 to 4 of its image."""
 ALONG = np.linspace(0, 1, 16)[:, None]
-"""The positions of the points drawn along an edge, as fractions of the edge's length, [16, 1]."""
+"""The points drawn along an edge, as fractions of its length, [16, 1]."""
 RED = (255, 0, 0)
 
 
@@ -67,13 +67,12 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
 
 
 def _sphere(places: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the centre of the bounding box of positions [n, 3], and their largest distance from it, or 1 for 0."""
+    """Return the centre of the bounding box of positions [n, 3], and the largest distance from it, or 1 for 0."""
     centre = (places.min(0) + places.max(0)) / 2
     return centre, float(np.linalg.norm(places - centre, axis=1).max()) or 1.0
 
 
 def _choose(way: np.ndarray, apart: float) -> list[int]:
-    """Return the indices of the cameras to draw: at least `apart` from each other, and at most CAMERAS."""
     chosen = [0]
     for at in range(1, len(way)):
         if np.linalg.norm(way[chosen] - way[at], axis=1).min() >= apart:
@@ -82,7 +81,7 @@ def _choose(way: np.ndarray, apart: float) -> list[int]:
 
 
 def _draw_camera(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points [n, 3], y up, along the edges of a drawn camera with its image at the distance `depth`."""
+    """Return points [n, 3], y up, along the edges of a drawn camera."""
     sides = np.array([[0, 0], [LENS_WIDTH, 0], [LENS_WIDTH, LENS_HEIGHT], [0, LENS_HEIGHT]])
     corners = np.concatenate([(sides - lens[2:]) / lens[:2], np.ones((4, 1))], 1)
     spots = np.concatenate([np.zeros((1, 3)), depth * corners]) @ pose[:3, :3].T + pose[:3, 3]

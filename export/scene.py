@@ -31,8 +31,6 @@ class Exported:
     blurred: the number of frames left out because they are blurred.
     read: the number of frames in the video.
     length: the sum of the distances between successive cameras of `path`.
-    format: a name in FORMATS.
-    path: the cameras of the exported frames.
     size: the height and width of the frames in pixels.
     """
 
@@ -64,13 +62,12 @@ def export_scene(
     """Write the sharpest frame of each `every` frames, unless it is blurred, and the cameras into a folder.
 
     frames: uint8 [H, W, 3] each, all of one size.
-    c2w: float [n, 4, 4], the camera-to-world pose of each frame, in OpenCV axes.
-    lens: float [n, 4], fx, fy, cx, cy of each frame at 832x480.
+    c2w: [n, 4, 4], the camera-to-world pose of each frame, in OpenCV axes.
+    lens: [n, 4], fx, fy, cx, cy of each frame at 832x480.
     format: "nerfstudio", "colmap" or "ply"; for "ply" `add_points` makes the point cloud.
     shorter: whether the video may have fewer than n frames.
 
-    Raises InputError for invalid arguments or frames, and if writing fails. Raises CameraError for invalid poses or
-    intrinsics.
+    Raises InputError for invalid arguments, CameraError for invalid poses or intrinsics.
     """
     found = {"every": every, "folder": folder, "shorter": shorter, "frames": frames}
     check_types(found, {"every": int, "folder": str | Path, "shorter": bool, "frames": Iterable})
@@ -158,7 +155,6 @@ def _write_frames(
 
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
-    """Delete the files of blurred frames, and rename the other files. Return the other frames' indices in the video."""
     out = set(find_blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

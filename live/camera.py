@@ -14,16 +14,13 @@ from .controls import FRAMES_PER_LATENT, RUNNING, FrameInputs
 from .worlds.walls import PlacedMap
 
 WALKING_UNIT = FRAMES_PER_LATENT * STEP
-"""The camera's unit of length in a walk that starts from an image: the distance covered in one latent frame at full
-speed."""
+"""The unit of length of a walk that starts from an image: the distance per latent frame at full speed."""
 FRAMES_TO_SPEED = 3
 """The number of video frames in which the camera reaches full speed, or stops."""
 FASTEST_LOOK_DEG = 6.0
-"""The largest rotation by the mouse in one video frame, in degrees, for yaw and pitch each. The rest follows in later
-frames."""
+"""The largest rotation by the mouse in one video frame, in degrees. The rest follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a walking key. A speed of 1 is the largest translation per latent frame in the model's
-training."""
+"""The default speed of a walking key. At 1 the translation per latent frame is the largest in training."""
 PITCH_DEG = 1.5
 """The largest change of pitch from one video frame to the next, in degrees."""
 
@@ -103,8 +100,8 @@ class RecordedCamera:
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
-        """Start at the beginning of a path of camera-to-world poses [n, 4, 4]. With a `pose`, the whole path is moved
-        to begin there. A `unit` of 0 is replaced by one computed from the path."""
+        """Start at the beginning of a path of camera-to-world poses [n, 4, 4], moved to begin at `pose` unless that is
+        None. A `unit` of 0 is computed from the path."""
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
         latents = self._path[::FRAMES_PER_LATENT]
@@ -133,8 +130,7 @@ class RecordedCamera:
 
 
 def integer_poses(poses: np.ndarray) -> list[list[int]]:
-    """Return poses [n, 4, 4] as rows of integers: x, y, z in 1/1000 of the unit of length, yaw and pitch in 1/100
-    degree."""
+    """Return poses [n, 4, 4] as rows of integers: x, y, z in 1/1000 unit of length, yaw and pitch in 1/100 degree."""
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
 

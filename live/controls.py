@@ -21,13 +21,12 @@ KEYS = MOVE_KEYS + LOOK_KEYS
 RUN, RUNNING = "shift", 2.0
 """The keyboard key to run, and the factor by which it raises the walking speed."""
 FRAMES_PER_LATENT = 4
-"""The number of video frames that a latent frame decodes to, except a video's first latent frame, which decodes to
-one."""
+"""The number of video frames that a latent frame decodes to, except a video's first, which decodes to one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""The largest number of taps (short key presses) that wait for the next chunk, and of latent frames in a list of timed
+"""The most taps (short key presses) that wait for the next chunk, and the most latent frames in a list of timed
 keys."""
 FURTHEST_LOOK = 720.0
-"""The limit, in degrees, of the mouse movements that wait for the next chunk, for yaw and pitch each."""
+"""The limit, in degrees, of the mouse movements that wait for the next chunk."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
@@ -49,7 +48,7 @@ class Controls:
     invalid input.
 
     last_input: the time of the last input by `clock`; held inputs count.
-    switches: counts changes of held keys, timed keys, and sticks leaving or reaching rest.
+    switches: rises when held keys, timed keys or resting sticks change.
     changed: called after each input, in the thread that sends the input.
     """
 
@@ -70,15 +69,14 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a keyboard key, in addition to the held ones. `event` is the sender's number for this input."""
+        """Press a keyboard key, in addition to the held ones. `event` is the sender's number for the input."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a keyboard key. `event` is the sender's number for this input."""
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on, and end running timed keys. `event` is the sender's number for this
+        """Hold exactly these keys from now on, and end running timed keys. `event` is the sender's number for the
         input."""
         wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
@@ -97,8 +95,7 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards. `event` is the sender's number for this
-        input."""
+        """Add a mouse movement in degrees, right and up. `event` is the sender's number for the input."""
         turned = _clamp("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -107,8 +104,7 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the gamepad's sticks, -1 to 1 each, until the next call. Positive `yaw` turns right, positive `pitch` up.
-        `event` is the sender's number for this input."""
+        """Set the gamepad's sticks, -1 to 1 each, until the next call. `event` is the sender's number for the input."""
         forward, right, yaw, pitch = _clamp("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -116,8 +112,7 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Release all keys and set timed keys: a row of keys for each of the next latent frames. `event` is the
-        sender's number for this input."""
+        """Release all keys and set timed keys: a row of keys for each of the next latent frames."""
         if not isinstance(rows, Sequence):
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
@@ -185,7 +180,7 @@ class Controls:
             return FrameInputs(axes, look, self._last_number, waited, tuple(placed))
 
     def restore(self) -> None:
-        """Undo the last `take`. The next `take` returns the same inputs, together with those that arrived later."""
+        """Undo the last `take`. The next `take` returns the same inputs, together with inputs that arrived later."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:
@@ -226,7 +221,7 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the video frame that shows the time `at`, of `frames` video frames from `since` to `now`."""
+    """Return the index of the video frame for the time `at`, if `frames` frames span `since` to `now`."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
@@ -240,11 +235,11 @@ class ControlsMixin:
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a keyboard key. `event` is the sender's number for this input."""
+        """Release a keyboard key. `event` is the sender's number for the input."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. `event` is the sender's number for this input."""
+        """Hold exactly these keys from now on. `event` is the sender's number for the input."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
@@ -256,8 +251,7 @@ class ControlsMixin:
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys that count as held in the next latent frames, one row for each. `event` is the sender's number
-        for this input."""
+        """Set the keys that count as held in the next latent frames, one row for each."""
         self.controls.script(rows, event)
 
 

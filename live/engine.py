@@ -32,7 +32,6 @@ class WalkVideo(Protocol):
     failure: the reason why the video ended early, or an empty string.
     add: appends frames; with `wait` it first waits for room in the queue.
     cut: removes frame `number` and all later frames.
-    close: waits until all frames are encoded.
     """
 
     left_out: int
@@ -52,18 +51,15 @@ RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
 class Engine:
     """The functions and settings of a model for walks (steered videos).
 
-    release: the name of the model's release, such as LingBot-World 2.0.
     window: the attention window in latent frames, always limited.
     chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.
-    new_world: returns a new World, which makes chunks and caches keys and values.
     new_decoder: new_decoder(exact) returns a new decoder, in fp32 if `exact`.
     encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
     encode_prompt: maps a text to an embedding [1, L, D], in any thread.
     decoder: the decoder of the shown frames, "vae" or TINY_DECODER.
     new_preview: returns a tiny decoder for the shown frames; None for the VAE.
     record: opens the video file of each saved walk; None without videos.
-    map: the walls of a known world, or None.
     """
 
     config: ModelConfig

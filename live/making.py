@@ -1,4 +1,4 @@
-"""The base class of a session, which makes the chunks of a walk (a steered video) at the right times."""
+"""The base class of a session, which makes the chunks of a walk (a steered video)."""
 
 from __future__ import annotations
 
@@ -43,10 +43,9 @@ events: `events`, the active world events.
 paused, resumed, ended: none.
 restarted: `folder`, the folder of the new walk.
 still: `still`, whether the session waits for an input.
-drift, stuck: `reason`, a message.
+drift, stuck, kept: `reason`, a message. For kept it is why a file could not be saved.
 found: `seconds`, the length of the video until the crate was found.
 back: `chunk`, the number of remaining chunks.
-kept: `reason`, why a file could not be saved.
 failed: `what` (walk, command or prompt), `reason`, and `ended`, whether the walk has ended.
 """
 
@@ -83,7 +82,7 @@ class ChunkMaker(ControlsMixin):
 
     @abstractmethod
     def _begin_and_end_events(self) -> None:
-        """Queue a change of the prompt if a world event starts or ends at the time of the next chunk."""
+        """Queue a change of the prompt if a world event starts or ends now."""
 
     @property
     def walk(self) -> Walk:
@@ -109,12 +108,10 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def _ended(self) -> bool:
-        """Whether the rest of the recorded path, or of the replayed walk, is shorter than a chunk."""
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.is_over(self.walk))
 
     def stop(self) -> None:
-        """Stop making chunks and, except within `deliver`, wait for the thread of `start`. The walk can still be read
-        and saved."""
+        """Stop making chunks and, except within `deliver`, wait for the thread of `start`."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -123,7 +120,7 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether the caller is within `deliver`, in a thread of this session."""
+        """Whether the caller runs within `deliver`."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.is_current)
         return self.running and mine
 
@@ -153,7 +150,7 @@ class ChunkMaker(ControlsMixin):
                 self._decoding.close()
 
     def _wait_for_turn(self) -> bool:
-        """Run queued commands until the next chunk is due. Return False if the walk or the session has ended."""
+        """Run commands until the next chunk is due. Return False if the walk or the session has ended."""
         while True:
             if self._watch is not None:
                 self._watch()
@@ -170,7 +167,7 @@ class ChunkMaker(ControlsMixin):
             self._run_commands()
 
     def _update_still(self) -> bool:
-        """Return `still`, after reporting a change of it and updating the rate of chunks."""
+        """Return `still`, and report a change of it."""
         still = self.still
         if still != self._still:
             self._still = still
@@ -202,7 +199,6 @@ class ChunkMaker(ControlsMixin):
                 self._notify("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
-        """Make a chunk and pass its frames to `deliver`, in the decoding thread if there is one."""
         if self._decoding is None:
             for frames in self._chunk():
                 deliver(frames)
@@ -243,7 +239,6 @@ class ChunkMaker(ControlsMixin):
                 self.restart()
 
     def _watch_stuck(self, frames: Frames) -> None:
-        """Report a camera that has become stuck, and ignore held walking keys if `stop_when_stuck` is set."""
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
@@ -254,7 +249,6 @@ class ChunkMaker(ControlsMixin):
 
     @contextmanager
     def _around_chunk(self) -> Iterator[None]:
-        """Prepare a replay, make one chunk in this context, then record its time and report a failed write."""
         failed_before, began, cores = self.walk.store.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)

@@ -14,7 +14,7 @@ MARGIN = 0.03
 RECENT_FRAMES = 32
 """The next chunk's delay is predicted from the chunks of this many recent video frames, at least two chunks."""
 RATE_SECONDS = 4.0
-"""The frame rate is measured over the last 4 seconds."""
+"""The frame rate is measured over the last this many seconds."""
 
 
 class Pace:
@@ -23,8 +23,7 @@ class Pace:
     frames: the number of delivered frames.
     late: the number of frames that arrived after playback ran out.
     stalls: the number of deliveries with late frames.
-    half_rate: whether chunks are made half as often; the session sets it.
-    clock: returns the time in seconds.
+    half_rate: whether chunks are made half as often.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Pace:
         self._undecoded = frames
 
     def record_work(self, seconds: float, frames: int) -> None:
-        """Record that a chunk of `frames` video frames took `seconds` to compute."""
         self._work_times.append((seconds, frames))
 
     def busy(self) -> float:
@@ -64,7 +62,7 @@ class Pace:
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
     def track(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield the Frames of a chunk one by one, and record the delivery of each."""
+        """Yield the Frames of a chunk one by one, and record their delivery."""
         for frames in chunk:
             if frames.part == 0:
                 self.record_delay(frames.seconds)
@@ -73,8 +71,7 @@ class Pace:
         self.record_undecoded(0)
 
     def record_delay(self, seconds: float) -> None:
-        """Record the seconds from a chunk's start to its first frames. The first delay after a start or a pause is
-        ignored."""
+        """Record the seconds from a chunk's start to its first frames. The first delay after a pause is ignored."""
         if self._played is not None:
             self._delays.append(seconds)
 
@@ -92,13 +89,12 @@ class Pace:
             self._deliveries.popleft()
 
     def reset(self) -> None:
-        """Forget past deliveries, so that a pause counts neither as a delay nor as a low frame rate."""
+        """Forget past deliveries, so that a pause does not count as a delay."""
         self._played, self._undecoded = None, 0
         self._deliveries.clear()
 
     def rate(self) -> float:
-        """Return the delivered frames per second over the last RATE_SECONDS, or 0.0 if there were fewer than two
-        deliveries."""
+        """Return the delivered frames per second over the last RATE_SECONDS, or 0.0 with fewer than two deliveries."""
         if len(self._deliveries) < 2 or self._clock() - self._deliveries[-1][0] > RATE_SECONDS:
             return 0.0
         return sum(frames for _, frames in list(self._deliveries)[1:]) / max(

@@ -1,4 +1,4 @@
-"""The adaptation of a causal model's plan (RolloutSpec) to a walk (a steered video), which has no end."""
+"""The adaptation of a causal model's plan to a walk (a steered video), which has no end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The fewest latent frames for which a walk's memory is planned, a multiple of each released model's chunk size."""
+"""The least length, in latent frames, for which a walk's memory is planned: a multiple of each released model's chunk
+size."""
 LIVE_WINDOW = Window(18, 6)
-"""The attention window in a walk for a model that otherwise attends to the whole video: 18 latent frames, 6 of them the
-sink."""
+"""The attention window in a walk for a model that otherwise attends to the whole video: 18 latent frames, with a sink
+of 6."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the number of latent frames for which a walk's memory is planned: a multiple of LATENT_FRAMES, at least
-    `window`. Raises InputError if `window` is 0."""
+    """Return the length, in latent frames, for which a walk's memory is planned, at least `window`. Raises InputError
+    if `window` is 0."""
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
@@ -39,7 +40,7 @@ def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
     """Return `spec` and `notes` adapted to a walk. A window of the whole video is replaced by LIVE_WINDOW, changed by
-    `window` and `sink`. Raises InputError if the new window is too small."""
+    `window` and `sink`."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes

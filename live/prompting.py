@@ -1,4 +1,4 @@
-"""The prompts and world events of a session. Prompts are encoded in parallel with the walk (a steered video)."""
+"""The prompts and world events of a session of walks (steered videos)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PromptedChunkMaker(ChunkMaker):
         refresh: whether past keys and values are recomputed, so that the video changes immediately.
         event: the sender's number for this input.
 
-        Raises InputError for an invalid or empty prompt, and after `stop` or `close`.
+        Raises InputError for an empty prompt, and after `stop` or `close`.
         """
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")

@@ -45,7 +45,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def check_options(**options: Any) -> None:
-    """Raise InputError for an option of a Session that has an unknown name, a wrong type, or a value out of range."""
+    """Raise InputError for an option of a Session that is unknown, has a wrong type, or is out of range."""
     unknown = next((name for name in options if name not in OPTIONS), None)
     if unknown is not None:
         raise InputError(f"a session has no option {unknown!r:.40}; expected {', '.join(OPTIONS)}")
@@ -60,8 +60,8 @@ def check_options(**options: Any) -> None:
 class Session(PromptedChunkMaker):
     """A walk (a video that a user steers), and the walks that follow it after a restart.
 
-    A program iterates over the frames, or `start` makes them in a thread for playback at `fps`. Any thread may call the
-    methods, which take effect with the next chunk.
+    A program iterates over the frames, or `start` makes them in a thread for playback. Any thread may call the methods,
+    which take effect with the next chunk.
     """
 
     def __init__(
@@ -82,10 +82,9 @@ class Session(PromptedChunkMaker):
         begin: the Start of the walk, or the state of a video to continue.
         folder: the folder in which each walk gets a subfolder; None is a temporary one.
         fps: the playback rate; with 0, chunks do not wait for playback.
-        whole: whether to save each walk's state and camera path; None means if `folder` is set.
+        whole: whether to save a state and a camera path; by default if `folder` is set.
         moving: whether chunks are made without input too.
         events: world events, in a form that `read_events` accepts.
-        walk: see WalkOptions.
         """
         check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
         pace = Pace(fps, chunk_frames=FRAMES_PER_LATENT * engine.chunk)
@@ -107,7 +106,7 @@ class Session(PromptedChunkMaker):
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
         """Return a session that repeats the walk saved in the folder `walk` bit for bit. `options` are further
-        arguments of Session. Raises InputError for an invalid walk or an engine of other settings."""
+        arguments of Session. Raises InputError if the engine has other settings."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.settings.get("events"), **options}
@@ -141,8 +140,8 @@ class Session(PromptedChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. If the number is
-        invalid, the next iteration raises InputError, or `tell` gets the reason."""
+        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. An error is raised by
+        the next iteration, or reported to `tell`."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
@@ -154,8 +153,8 @@ class Session(PromptedChunkMaker):
         self._queue_command(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """Queue a command that begins a new walk at `begin`, by default where the current walk began. If `begin` is
-        invalid, the current walk goes on."""
+        """Queue a command that begins a new walk at `begin`, by default where the current walk began. The current walk
+        goes on if `begin` is invalid."""
         self._queue_command(lambda: self._begin_again(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:
@@ -163,7 +162,7 @@ class Session(PromptedChunkMaker):
 
     def __next__(self) -> Frames:
         """Return the next frames of the walk, from a new chunk if needed. Raises InputError while the thread of `start`
-        runs, and any error of the walk or of a queued command."""
+        runs."""
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._chunk_lock:
@@ -193,8 +192,8 @@ class Session(PromptedChunkMaker):
     def start(self, deliver: Deliver, tell: EventCallback | None = None) -> None:
         """Start a thread that makes the chunks. Raises InputError if the session was started or closed before.
 
-        deliver: called with the Frames of each part of a chunk; must return soon.
-        tell: called as tell(kind, facts) for events, see `making.EventCallback`; must return soon.
+        deliver: called with the Frames of each part of a chunk.
+        tell: called as tell(kind, facts) for events, see `making.EventCallback`.
         """
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
@@ -203,11 +202,8 @@ class Session(PromptedChunkMaker):
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: EventCallback, watch: Callable[[], None]) -> None:
-        """Make the chunks in the calling thread, until `stop` is called or the walk ends.
-
-        deliver, tell: as in `start`.
-        watch: called before each chunk and while waiting; its errors are raised.
-        """
+        """Make the chunks in the calling thread, until `stop` is called or the walk ends. `watch` is called before each
+        chunk and while waiting."""
         self._notify, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)

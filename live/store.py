@@ -81,21 +81,20 @@ class WalkStore:
             raise InputError(f"the walk cannot be kept in {self.folder}: {reason}")
 
     def add_setting(self, name: str, value: Any) -> None:
-        """Add the setting `name` with this value to `walk.json`."""
         self._settings = {**self._settings, name: value}
         if not self.failure:
             self._try(lambda: self._write_settings({}))
 
     def append(self, latent: Tensor, relative_poses: np.ndarray, poses: np.ndarray, inputs: FrameInputs) -> None:
-        """Save a chunk of n latent and m video frames: `latent` float32 [1, 16, n, h, w], `relative_poses` [n, 4, 4],
-        `poses` [m, 4, 4]. Do nothing after a failed write."""
+        """Save a chunk: `latent` float32 [1, 16, n, h, w], `relative_poses` [n, 4, 4], and `poses` [m, 4, 4] of the
+        video frames. Do nothing after a failed write."""
         rows = latent[0].transpose(0, 1).contiguous().numpy(), relative_poses, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], inputs))
 
     def record_rebuild(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed after the last chunk: for a new prompt if `refresh`, else for a
-        return to an earlier chunk."""
+        """Record that keys and values were recomputed, for a new prompt if `refresh`, else for a return to an earlier
+        chunk."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 

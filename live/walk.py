@@ -64,8 +64,8 @@ class Walk(WalkWorld):
         folder: Path,
         **options: Unpack[WalkOptions],
     ) -> None:
-        """Prepare a walk that begins at a Start or continues the video of a state. Raises InputError if the start does
-        not fit the engine, and CameraError for an invalid path."""
+        """Prepare a walk. Raises InputError if the start does not fit the engine, and CameraError for an invalid
+        path."""
         start = Start.of(start)
         start.check(engine)
         self.engine, self.controls = engine, controls
@@ -108,7 +108,7 @@ class Walk(WalkWorld):
 
     @property
     def ended(self) -> bool:
-        """Whether the rest of the recorded path is shorter than a chunk; always False for a steered walk."""
+        """Whether the rest of the recorded path is shorter than a chunk; False for a steered walk."""
         frames = FRAMES_PER_LATENT * self.engine.chunk
         return self.camera.frames_left < (frames - FRAMES_PER_LATENT if self._begins_video else frames)
 
@@ -118,8 +118,7 @@ class Walk(WalkWorld):
 
     @property
     def camera_rests(self) -> bool:
-        """Whether the camera would stand still in the next chunk, for lack of input or because a wall or pitch limit
-        blocks it."""
+        """Whether the camera would stand still in the next chunk, for lack of input or because a wall blocks it."""
         if self._blocked:
             return not self.controls.has_changed
         return not (self.controls.has_input or self.camera.is_moving)
@@ -129,7 +128,7 @@ class Walk(WalkWorld):
         self._switches_when_stuck = self.controls.switches
 
     def detect_crate(self) -> bool:
-        """Return whether the camera is near the map's crate, True only once in a walk. Return False without a map."""
+        """Return whether the camera is near the map's crate, True only once in a walk."""
         if self.found or self.map is None:
             return False
         self.found = self.map.is_near_crate(self.camera.pose[:3, 3])
@@ -137,7 +136,7 @@ class Walk(WalkWorld):
 
     @property
     def chunks(self) -> int:
-        """The number of chunks of this walk, without the chunks of the video that it continues."""
+        """The number of chunks of this walk, without those of the video that it continues."""
         return self._chunk_count
 
     def chunk(self) -> Iterator[Frames]:
@@ -159,19 +158,19 @@ class Walk(WalkWorld):
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and return an iterator that decodes its frames. Call `update_cache` next, and
-        nothing else until the iterator ends."""
+        """Make and save the next chunk, and return an iterator that decodes its frames. Call only `update_cache` until
+        the iterator ends."""
         chunk = self._next_chunk()
         frames = self._decoded_parts(chunk, decode_parts(chunk, self._decoder))
         self._save(chunk)
         return frames
 
     def update_cache(self) -> None:
-        """Add the keys and values of the last chunk to the cache, by one forward pass."""
+        """Add the keys and values of the last chunk to the cache by a forward pass."""
         self._world.remember()
 
     def _next_chunk(self) -> LatentChunk:
-        """Make the next chunk. On a slow machine (see PREEMPT) a change of the pressed keys restarts it once."""
+        """Make the next chunk. On a slow machine (see PREEMPT) a change of keys restarts it once."""
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def check_keys(forward: int) -> None:
@@ -245,8 +244,8 @@ class Walk(WalkWorld):
             self.rebuild(refresh=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Continue after the first `chunk` chunks and discard the later ones. Raises InputError if `chunk` is not 0 to
-        the number of saved chunks."""
+        """Continue after the first `chunk` chunks and discard the later ones. Raises InputError if there are fewer
+        chunks."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)
@@ -263,7 +262,7 @@ class Walk(WalkWorld):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the video that the walk continues; 0 if it continues none."""
+        """The number of frames in the video that the walk continues, or 0."""
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:

@@ -40,7 +40,7 @@ class Walks:
         self, make: MakeWalk, folder: str | Path | None, *, whole: bool, fps: float, report_video: ReportUnsaved
     ) -> None:
         """Prepare to save walks in `folder`; None is a temporary folder, without videos. `whole` saves a state and a
-        camera path of each walk. `report_video` reports incomplete videos."""
+        camera path of each walk."""
         self._make, self.whole, self._fps, self._report_video = make, whole, fps, report_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
@@ -51,8 +51,8 @@ class Walks:
         self._lock = ExitStack()  # the current walk's lock: `--keep` deletes no locked walk
 
     def begin(self, start: Start | WorldState, report: ReportUnsaved) -> Walk:
-        """End the current walk, begin another at `start`, and return the new walk. After an error no walk is current.
-        `report` gets failed writes of the ended walk."""
+        """End the current walk, begin another at `start`, and return the new walk. `report` gets failed writes of the
+        ended walk."""
         self._end(report)
         folder = self._own_folder()
         try:
@@ -81,7 +81,6 @@ class Walks:
             return folder
 
     def _end(self, report: ReportUnsaved) -> None:
-        """End the current walk; a thread completes its files and reports failures."""
         walk, video, self.current, self.video = self.current, self.video, None, None
         if walk is None:
             return
@@ -110,7 +109,6 @@ def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool =
 def _write(
     walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report: ReportUnsaved, lock: ExitStack
 ) -> None:
-    """Complete the files of a finished walk, report failures, and release the walk's lock."""
     try:
         if video is not None:
             video.close()
@@ -125,7 +123,6 @@ def _write(
 
 
 def _decode_again(walk: Walk, fps: float, report: ReportUnsaved) -> None:
-    """Decode a finished walk with the VAE into a new video, and delete the preview."""
     log.info("The VAE decodes the walk in %s.", walk.store.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before

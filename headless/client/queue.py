@@ -41,8 +41,8 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Run the workflow, save its first video or image, and print the path; `--list` only prints the nodes. Raises
-    InputError if the workflow fails or saves nothing."""
+    """Run the workflow, save its first video or image, and print the path. Raises InputError if the workflow fails or
+    saves nothing."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(list_inputs(workflow))
@@ -85,8 +85,8 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the options into the workflow's nodes, in place, and upload the files. Raises InputError for an option that
-    no node accepts."""
+    """Write the options into the workflow's nodes, in place, and upload the files. Raises InputError if no node accepts
+    an option."""
     if options.image:
         _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
     if options.poses:
@@ -143,7 +143,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes of the classes `kinds` (None for all) whose input `name` is a plain value, not a link."""
+    """Return the nodes of the classes `kinds` (None for all) whose input `name` is not a link."""
     return [
         node
         for node in workflow.values()
@@ -153,7 +153,6 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into the unlinked inputs `name`. Raise InputError, which names `option`, if there is none."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
@@ -162,7 +161,6 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write the text into the LingBot-World text nodes, else into the CLIPTextEncode node with a fitting title."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"
@@ -214,7 +212,6 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Download the file `item` and return its path. Without `overwrite` a taken name gets a number."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     name = Path(item["filename"])
     target = output / name.name if output.is_dir() else output

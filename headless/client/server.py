@@ -21,7 +21,7 @@ UPLOADS = "lingbot_world"
 
 
 class Server:
-    """A client of a ComfyUI server. All methods raise InputError if the server does not respond or returns an error."""
+    """A client of a ComfyUI server. All methods raise InputError without a response, or if the response is an error."""
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
@@ -40,8 +40,8 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Send a request (see `request`), and return the JSON object in the response, {} if empty. Raises InputError
-        for another response."""
+        """Send a request (see `request`). Return the JSON object in the response, {} if empty. Raises InputError for
+        another response."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -52,7 +52,7 @@ class Server:
         )
 
     def post(self, path: str, body: dict) -> dict:
-        """Send a POST request with `body` as JSON, and return the JSON object in the response, {} if empty."""
+        """Send a POST request with `body` as JSON. Return the JSON object in the response, {} if empty."""
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
@@ -104,7 +104,6 @@ class Server:
         return target
 
     def cancel(self, prompt_id: str) -> None:
-        """Cancel a prompt that runs or waits in the queue."""
         self.post("/queue", {"delete": [prompt_id]})
         self.post("/interrupt", {"prompt_id": prompt_id})
 
@@ -139,7 +138,6 @@ def _event(message: str | bytes) -> tuple[str, dict]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Return 16 hex digits of a hash of the files' contents, and for several files of their names."""
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()

@@ -1,2 +1,1 @@
-"""The command `lingbot-world mcp`, with which an AI assistant explores a generated world by the Model Context
-Protocol."""
+"""The command `lingbot-world mcp`, with which an AI assistant explores a generated world."""

@@ -32,7 +32,7 @@ class Explorer:
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
         """Store the arguments without loading the model. `options` are arguments of `open_live`, `walks` is the folder
-        for walks, and `events` a file of world events."""
+        for walks, `events` a file of world events."""
         self._ckpt, self._options, self._walks, self._events = ckpt, options, walks, events
         self._opened: tuple[Engine, Start] | None = None
         self._session: Session | None = None
@@ -40,8 +40,7 @@ class Explorer:
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
 
     def check(self) -> RolloutPlan:
-        """Check the options and files that a walk needs, and return its plan, without loading the model. Raises a
-        LingBotError for an invalid option or file."""
+        """Return the plan of a walk without loading the model. Raises a LingBotError for an invalid option or file."""
         from ...live.worlds.example import find_events
         from ..live.opening import plan_start
 
@@ -112,8 +111,7 @@ class Explorer:
             return f"Events from the next action on: {', '.join(sorted(session.events.active)) or 'none'}"
 
     def save(self) -> str:
-        """Write the walk's state and camera path into its folder. Return a message that names the folder and the
-        files."""
+        """Write the walk's state and camera path into its folder. Return a message that names the files."""
         from ...live.folder.reading import write_state_and_camera
 
         with self._lock:

@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol (MCP) with an Explorer's methods as tools. It needs the package mcp."""
+"""A server of the Model Context Protocol (MCP) with an Explorer's methods as tools."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -87,8 +87,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `tool` so that LingBotErrors become ToolErrors, because the assistant receives only a ToolError's
-    message."""
+    """Wrap `tool` so that LingBotErrors become ToolErrors, whose message the assistant receives."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:

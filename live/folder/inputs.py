@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FILE = "inputs.jsonl"
-"""The file to which inputs are appended during a walk. When the walk ends, the inputs move into walk.json."""
+"""The file of a running walk's inputs, which move into walk.json when the walk ends."""
 Row = dict[str, Any]
 
 
@@ -61,8 +61,8 @@ class InputLog:
             self._add(row if inputs.last_number is None else {**row, "event": inputs.last_number})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed before `latent_frame`: for a new prompt if `refresh`, else for a
-        return to an earlier chunk."""
+        """Record that keys and values were recomputed, for a new prompt if `refresh`, else for a return to an earlier
+        chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:
@@ -77,7 +77,6 @@ class InputLog:
         return _read_rows(self._path)
 
     def close(self, *, delete: bool) -> None:
-        """Close the file, and delete it if `delete` is true."""
         self._file.close()
         if delete:
             self._path.unlink(missing_ok=True)

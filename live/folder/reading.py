@@ -1,4 +1,4 @@
-"""Reading of a saved walk's folder, and writing of its state and camera path for other commands."""
+"""Reading of a saved walk's folder, and writing of the walk's state and camera path."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def load_walk(folder: str | Path) -> WorldState:
 
 
 def write_state_and_camera(folder: str | Path) -> None:
-    """Write `walk.state`, `camera/poses.npy` and `camera/intrinsics.npy` into a saved walk's folder. Raises InputError
-    without a complete chunk, and if writing fails."""
+    """Write `walk.state` and the files of the camera path into a saved walk's folder. Raises InputError without a
+    complete chunk, and if writing fails."""
     folder = Path(folder)
     state, poses = _load(folder)
     state.save(folder / STATE)

@@ -27,7 +27,7 @@ class Replay(Controls):
     """Controls that return a saved walk's inputs and ignore the user's."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read a walk from `folder`. Raises InputError for a folder without a walk, and for a walk without recorded
+        """Read a walk from `folder`. Raises InputError for a folder without a walk, or a walk without recorded
         inputs."""
         super().__init__()
         self.folder = Path(folder)
@@ -56,7 +56,7 @@ class Replay(Controls):
         return FewStepSchedule(**{name: tuple(values) for name, values in self.settings["schedule"].items()})
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError if a setting of the engine, such as the window or dtype, differs from the saved walk's."""
+        """Raise InputError if a setting of the engine, such as the window, differs from the saved walk's."""
         for name, expected in engine_settings(engine).items():
             found = self.settings.get(name)
             if found != expected:
@@ -90,5 +90,5 @@ class Replay(Controls):
                 walk.prompt(prompt["text"], context, refresh=True in rebuilds)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the saved inputs, for `frames` video frames, of the chunk for which `prepare` was called."""
+        """Return the saved inputs of the chunk for which `prepare` was called."""
         return inputs_from_rows(self._by_frame.get(self._at, ()), frames)

@@ -13,8 +13,7 @@ SETTINGS_FILE, STATE, CAMERA = "walk.json", "walk.state", "camera"
 
 
 def saved_walks(folder: Path) -> list[Path]:
-    """Return the folders `walk-N` in `folder` that have a settings file, sorted by the last write to this file, oldest
-    first."""
+    """Return the folders `walk-N` in `folder` that have a settings file, ordered by the last write to this file."""
     found = [walk for walk in folder.glob("walk-*") if (walk / SETTINGS_FILE).is_file()]
     return sorted(found, key=lambda walk: (walk / SETTINGS_FILE).stat().st_mtime)
 
@@ -31,7 +30,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def wrap_read_errors(folder: Path) -> Iterator[None]:
-    """Convert the errors of a missing, unreadable or invalid file into an InputError that names the walk's `folder`."""
+    """Convert the errors of a missing or invalid file into an InputError that names the walk's `folder`."""
     try:
         yield
     except LingBotError:

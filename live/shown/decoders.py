@@ -1,4 +1,4 @@
-"""Decoding of a walk's latents (a steered video's): each chunk while it is made, or all saved chunks again."""
+"""Decoding of a walk's latents: each new chunk while it is made, or all saved chunks again."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, 
 
 
 def decode_parts(chunk: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Decode a chunk in two parts: its first latent frame, then the others, if any. On a GPU the decoding is only
-    queued."""
+    """Decode a chunk in two parts: its first latent frame, then the others, if any. A GPU's decoding is only queued."""
     latent = chunk.latent
     if decoder.device != latent.device:
         chunk.wait()

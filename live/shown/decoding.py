@@ -47,12 +47,12 @@ class DecodingThread:
         self._running = self._pool.submit(run)
 
     def wait(self) -> None:
-        """Wait until all frames are delivered. Raises the error that ended the delivery, if any."""
+        """Wait until all frames are delivered. Raises the error of the delivery, if any."""
         running, self._running = self._running, None
         if running is not None:
             running.result()
 
     def close(self) -> None:
-        """Wait for the last delivery, ignoring its errors. End the thread, and restore torch's number of threads."""
+        """Wait for the last delivery, ignoring errors. Restore torch's number of threads."""
         self._pool.shutdown()
         torch.set_num_threads(self._cores)

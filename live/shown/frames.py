@@ -42,7 +42,7 @@ class Frames:
     seconds: the time from reading the inputs until these frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
     waited: the seconds that the newest input waited; None without a new input.
-    inputs: the inputs that took effect in these frames, in order of arrival.
+    inputs: the inputs that took effect in these frames.
     """
 
     pixels: np.ndarray
@@ -73,7 +73,7 @@ class LatentChunk(NamedTuple):
     relative_poses: the model's camera input [n, 4, 4].
     poses: the camera poses [m, 4, 4] of the video frames.
     number: the index of the chunk in the walk.
-    began: when the inputs were read, in seconds of time.perf_counter.
+    began: when the inputs were read, by time.perf_counter.
     receipts: one for each input that takes effect in the chunk.
     """
 
@@ -107,8 +107,7 @@ def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, fr
 
 
 class KeyChangedError(Exception):
-    """An exception that interrupts the making of a chunk because a key has changed. `camera` is the camera before the
-    chunk."""
+    """An exception that interrupts a chunk because a key has changed. `camera` is the camera before the chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera

@@ -1,1 +1,1 @@
-"""A walk (a steered video) over a websocket, for the command `lingbot-world live` and ComfyUI's Live node."""
+"""A walk (a steered video) over a websocket, for the command `lingbot-world live` and ComfyUI."""

@@ -1,4 +1,4 @@
-"""The queue of messages and frames to a client. Messages keep their order; frames are dropped on a slow connection."""
+"""The queue of messages and frames to a client. On a slow connection frames are dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_QUEUED_BYTES = 64_000_000
-"""A client's queue holds at most this many bytes of pixels, or one batch of frames. The oldest frames are dropped."""
+"""A client's queue holds at most this many bytes of pixels, or one batch. The oldest frames are dropped."""
 MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
 LONGEST_WAIT = 1.5
@@ -65,7 +65,6 @@ class Client:
             self._changed.set()
 
     def drop_frames(self) -> None:
-        """Remove all frames from the queue."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
         self._unsent = []
 

@@ -1,4 +1,4 @@
-"""Two encodings of messages: msgpack for SGLang's clients, and JSON for ComfyUI's pages, which have no msgpack."""
+"""Two encodings of messages: msgpack for SGLang's clients, and JSON for ComfyUI's pages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Json:
 MSGPACK: Codec = _Msgpack()
 """The msgpack encoding: each message is a map in a binary message."""
 JSON: Codec = _Json()
-"""The JSON encoding: each message is a map in a text message. Frames follow their header in a binary message."""
+"""The JSON encoding: each message is a map in a text message, and frames follow in a binary message."""
 
 
 def pack(message: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""The server's side of a client's websocket, from handshake to end, with limits on the number and size of messages."""
+"""The server's side of a client's websocket, with limits on the number and size of messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INIT_SECONDS = 30.0
 """A client must send its init message within this many seconds."""
 MESSAGES, BURST = 240, 480
 """The number of messages that a connection reads per second on average, and at once after a silence. Further messages
-wait in the network's buffers."""
+wait."""
 MOST_UNPROCESSED = 64
 """At most this many messages of one connection are read but not yet processed."""
 HEARTBEAT = 10.0
@@ -30,7 +30,7 @@ class Connection:
 
     ended: an event that is set when the connection ends.
     code: the websocket's close code, valid after the end.
-    clean: whether the client closed the connection properly, valid after the end.
+    clean: whether the client closed the connection properly.
     """
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
@@ -85,8 +85,8 @@ connection."""
 async def serve(
     request: web.Request, serve_client: ClientHandler, codec: Codec, most_bytes: int
 ) -> web.WebSocketResponse:
-    """Serve a client from the handshake to the end of the connection, and return the closed websocket. The client
-    receives the LingBotErrors of `serve_client`; other errors are raised."""
+    """Serve a client from the handshake to the end of the connection, and return the closed websocket. A LingBotError
+    of `serve_client` is sent to the client."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK

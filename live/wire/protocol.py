@@ -47,7 +47,6 @@ class Output:
 class Init:
     """A client's first message. In most fields None selects the server's setting.
 
-    image: the bytes of an image file.
     size: (height, width) in pixels.
     most_chunks: the walk ends after this many chunks; None is no limit.
     script: timed keys, the keyboard keys held in each latent frame.
@@ -84,7 +83,7 @@ class ClientEvent:
     """A client's checked message during a walk (a steered video).
 
     kind: one of KINDS.
-    payload: the data of the message; its type depends on the kind.
+    payload: data whose type depends on the kind.
     number: the `event_id` of the message, or None.
     """
 
@@ -204,7 +203,6 @@ def _numbers(name: str, count: int, most: float) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    """Return whether a value is an int or a finite float; a bool is neither."""
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 

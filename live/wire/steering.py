@@ -1,4 +1,4 @@
-"""The handling of a client's events in a session, and the status messages about its walk (a steered video)."""
+"""The handling of a client's events in a session, and the status messages about its walk."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class TimeLimits:
 
 
 async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientEvent], Awaitable[None]]) -> None:
-    """Call `do(event)` for each of a client's events until the client disconnects. The client receives the
-    LingBotErrors."""
+    """Call `do(event)` for each of a client's events until the client disconnects. A LingBotError is sent to the
+    client."""
     while True:
         try:
             message = await inbox.next()
@@ -92,8 +92,7 @@ def seconds_since_input(session: Session) -> float:
 
 
 def start_status(session: Session, fps: float) -> dict[str, Any]:
-    """Return the first status message about the session's walk, for this project's web page. Raises InputError during a
-    restart."""
+    """Return the first status message about the session's walk. Raises InputError during a restart."""
     engine, walk, device = session.engine, session.walk, session.engine.device
     store = walk.store
     return {

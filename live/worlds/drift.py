@@ -13,7 +13,7 @@ from ...measure.drift_metrics import colourfulness
 FIRST = 8
 """Later chunks are compared with this many first latent frames of the walk, rounded down to full chunks."""
 LASTS = 16
-"""A drift is reported after this many latent frames of bad chunks, rounded down to full chunks."""
+"""A drift is reported after this many latent frames of degraded chunks, rounded down to full chunks."""
 SIDE = 128
 """Frames are reduced to at most this many pixels on the longer side before they are measured."""
 HINT = "the video is degrading: R restarts from the image"
@@ -30,8 +30,8 @@ class DriftWatch:
         self._bad_chunks = 0
 
     def add_chunk(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk's latent [1, 16, n, h, w] and last frame, uint8 [H, W, 3]. Return True once for a drift, after
-        LASTS latent frames of bad chunks."""
+        """Add a chunk's latent [1, 16, n, h, w] and last frame, uint8 [H, W, 3]. Return True once when the video has
+        degraded for LASTS latent frames."""
         row = _measure(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)

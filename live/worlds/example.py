@@ -1,4 +1,4 @@
-"""Reading of the world events and the map in the example folder of a model's package; toy models have both."""
+"""Reading of the world events and the map in the example folder of a model's package."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ EXAMPLE, EVENTS = "example", "events.json"
 
 
 def find_events(model: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
-    """Return the world events in the file `named`, by default events.json in the model's example folder, or () if that
-    is missing. Raises InputError for an invalid file."""
+    """Return the world events in the file `named`, by default events.json in the model's example folder. Return () if
+    this default is missing. Raises InputError for an invalid file."""
     return read_events(named or example_file(model, EVENTS))
 
 
@@ -23,7 +23,7 @@ def find_map(model: str | Path) -> WorldMap | None:
 
 
 def example_file(model: str | Path, name: str) -> Path | None:
-    """Return the path of the file `name` in the folder `example` of a model, or None if there is no such file."""
+    """Return the path of the file `name` in the folder `example` of a model, or None without such a file."""
     folder = Path(model).absolute()
     folder = folder.parent if folder.is_file() else folder
     files = (package / EXAMPLE / name for package in (folder, folder.parent))

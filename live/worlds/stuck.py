@@ -10,10 +10,9 @@ HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
 """Chunks are compared only if the camera rotated by at most this many degrees between their last frames."""
 LEAST_STEP = 0.05
-"""Chunks are compared only if the camera moved at least this much per latent frame; 1 is the largest translation in
-training."""
+"""Chunks are compared only if the camera moved at least this fraction of the largest training step per latent frame."""
 KNOWN = 8
-"""Chunks are judged only after this many latent frames with a walking camera, which show the usual change of frames."""
+"""Chunks are judged only after this many latent frames with a walking camera."""
 LASTS = 6
 """The camera is stuck after this many latent frames without change, rounded up to full chunks."""
 STILL = 0.15

@@ -20,9 +20,9 @@ MAP = "map.json"
 LOOK = 6, 8
 """The rows and columns of the grid of mean colours by which a start image is recognized."""
 ALIKE = 6.0
-"""A start image is recognized if its mean colours, 0 to 255, differ by less than this root mean square."""
+"""A start image is recognized if the root mean square difference of its mean colours, 0 to 255, is below this."""
 REACH = 1.3
-"""The crate is found within this distance, in units of the map, if the camera is in the crate's room."""
+"""The crate is found within this distance, in units of the map, and in the same room."""
 
 
 class Place(NamedTuple):
@@ -44,10 +44,9 @@ class WorldMap:
 
     room: the side of a room.
     margin: the smallest distance of the camera from a box.
-    boxes: [n, 5], centre x and z, half sizes and height, around every corner.
+    boxes: [n, 5], centre x, z, half sizes and height, repeated at every corner.
     goal: the index of the box that is the crate.
     rooms: the crate's possible rooms, as offsets (x, z) from the start room.
-    places: the known start images.
     """
 
     room: float
@@ -58,7 +57,7 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def locate(self, frame: Tensor, seed: int) -> PlacedMap | None:
-        """Return the map for a walk with the first image `frame` [3, H, W], or None for an unknown image. `seed`
+        """Return the map for a walk that starts with the image `frame` [3, H, W], or None for an unknown image. `seed`
         selects the crate's room."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
@@ -67,15 +66,15 @@ class WorldMap:
         return None
 
     def clearance(self, point: np.ndarray) -> float:
-        """Return the distance of a point [3] from the nearest box, the largest over x, z and the box's top. It is
-        negative inside a box."""
+        """Return the signed distance of a point [3] from the nearest box (a maximum over axes), negative inside a
+        box."""
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
         aside = np.maximum(abs(x - self.boxes[:, 0]) - self.boxes[:, 2], abs(z - self.boxes[:, 1]) - self.boxes[:, 3])
         return float(np.maximum(aside, -point[1] - self.boxes[:, 4]).min())
 
 
 class PlacedMap:
-    """A map with the place of the crate, in the coordinates of a walk, whose origin is the first frame's camera."""
+    """A map in the coordinates of a walk, whose origin is the camera of the first frame."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -85,8 +84,7 @@ class PlacedMap:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the `position` [3] after a movement by `step` [3], without its part along a map axis that comes too
-        close to a wall."""
+        """Return the `position` [3] after a movement by `step` [3], which slides along walls."""
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):
@@ -104,8 +102,7 @@ class PlacedMap:
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
 
     def facts(self) -> dict[str, Any]:
-        """Return the map as JSON values for a web page: the size of a room, the boxes, the crate and the start
-        position."""
+        """Return the map as JSON values for a web page."""
         world = self._map
         return {
             "room": world.room,
@@ -119,7 +116,7 @@ class PlacedMap:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colour of each cell of the grid LOOK in an image [3, H, W], float32 [3 * rows * columns]."""
+    """Return the mean colours of an image [3, H, W] in a grid of LOOK cells, float32 [3 * rows * columns]."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 

@@ -1,4 +1,4 @@
-"""The World (the model with its KV cache) and the decoder of a walk, which the saved chunks can restore."""
+"""The World (the model with its KV cache) and the decoder of a walk, restored from saved chunks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""All keys and values are recomputed for at most this many latent frames. In a longer walk only the attention window's
-are."""
+"""The longest walk, in latent frames, whose keys and values are all recomputed after a return to an earlier chunk."""
 
 
 class WalkWorld:
@@ -45,7 +44,7 @@ class WalkWorld:
 
     def rebuild(self, *, refresh: bool) -> None:
         """Recompute the cached keys and values from the saved chunks, and create a new decoder. `refresh` uses the last
-        prompt for all chunks of the window."""
+        prompt for all of the window."""
         size, made = self.engine.chunk, self.store.chunks
         if self.store.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))
