@@ -66,11 +66,8 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """Return an expert or a causal model as a MODEL. The weights stay views into the memory-mapped file until sampling.
-
-    role: None for a causal model.
-    disable_dynamic: True to load without ComfyUI's dynamic VRAM.
-    """
+    """Return an expert or (without `role`) a causal model as a MODEL. The weights stay views into the memory-mapped
+    file until sampling."""
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)

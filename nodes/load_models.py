@@ -231,7 +231,6 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Check the headers of two experts or a causal model. A passed check is cached until `version` changes."""
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts

@@ -49,8 +49,6 @@ def _check_files(text_encoder: str) -> None:
 
 
 class _TextNode:
-    """The base class of both text nodes, which checks their files and notices changed files."""
-
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:
         return validate(_check_files, text_encoder)

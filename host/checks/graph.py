@@ -55,7 +55,6 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Whether a widget's value is a number of latent frames. A negative number selects the model's default."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 

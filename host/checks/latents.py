@@ -63,7 +63,6 @@ def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: It
 
 
 def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
-    """Return a warning if the noise level `left` of a latent (None: unknown) does not fit the first sigma."""
     if adds:
         if left is None or left <= SMALL:
             return ""

@@ -163,7 +163,6 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
 
 
 def _check_both_sides(what: str, used: dict[str, list[dict]], key: str, node: str) -> None:
-    """Show a warning or a note if the prompt and the negative prompt lack `key` or have different values."""
     without = [side for side, entries in used.items() if not all(entry.get(key) is not None for entry in entries)]
     show_warning(_one_sided_warning(what, used, without, node), _unlike_warning(what, used, key, node))
     if len(without) == len(used):

@@ -23,7 +23,7 @@ def measure_image(
     every: the number of frames between keyframes; 0 means 8.
     size: the drawing's (width, height) in pixels.
 
-    Return a drawing as an IMAGE, the lines of a summary, and the lines of a table of errors.
+    Return a drawing as an IMAGE, a summary's lines, and the lines of a table of errors.
     """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_summary(measured), *measure.table(measured)]
@@ -31,11 +31,8 @@ def measure_image(
 
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
-    """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and notes. Raise CameraError if the estimate
-    fails.
-
-    fov_deg: the horizontal field of view in degrees; 0 means unknown.
-    """
+    """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and notes. `fov_deg` is 0 if unknown. Raise
+    CameraError if the estimate fails."""
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
     return path, measure.camera_messages(camera, path, bool(fov_deg))

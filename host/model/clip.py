@@ -90,7 +90,6 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """Return the embedding [L, D] of each prompt, from the cache or one call of `encode`."""
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _cache]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
@@ -149,8 +148,6 @@ def load_clip(
 
 
 def _warn_of_layers(encoder: type) -> type:
-    """Return a subclass of ComfyUI's text encoder that shows a warning if CLIP Set Last Layer selects a layer."""
-
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
             if options.get("layer") is not None:

@@ -173,10 +173,7 @@ MIXTURE = (
 
 
 class _OtherWeights(list):
-    """A weight and its patches, for merging into another MODEL.
-
-    causal: whether the weight is a causal model's.
-    """
+    """A weight of a causal model or an expert (`causal`) and its patches, for merging into another MODEL."""
 
     causal = False
 

@@ -51,7 +51,6 @@ def _in_transfer_buffer(offload: tuple | None) -> bool:
 
 
 def _without_buffer(decoded: Any, weight: Tensor) -> Any:
-    """Return `decoded`, or a copy if it shares memory with `weight`."""
     if isinstance(decoded, LayoutParameter):
         return decoded.copied()
     if isinstance(decoded, EightBit) and is_quantized(weight) and decoded.values.data_ptr() == weight._qdata.data_ptr():

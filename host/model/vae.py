@@ -53,7 +53,7 @@ def _whole_time(tile: int | None, frames: int) -> int | None:
 
 
 def open_vae(path: Path) -> CachingVAE:
-    """Return the VAE of a file or diffusers folder. Raise CheckpointError or RuntimeError for a file without one."""
+    """Return the VAE of a file or diffusers folder. Raise CheckpointError or RuntimeError for an unusable file."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = CachingVAE(sd=read_vae(path))
     else:

@@ -162,10 +162,7 @@ class CallbackSampler(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The solver's model: each call runs the expert that predicts at the timestep.
-
-    high_wrap, low_wrap: the experts in the form in which ComfyUI passes a model to a sampler.
-    """
+    """The solver's model: each call runs the expert that predicts at the timestep."""
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at

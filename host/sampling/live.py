@@ -41,7 +41,6 @@ class WalkOutputs(NamedTuple):
 
     images: all frames, an IMAGE [n, H, W, 3].
     latent: the LATENT of the whole video.
-    state: the state from which a video can be continued.
     camera: the camera path, with one pose per frame.
     """
 
@@ -81,7 +80,6 @@ def prepare_live(
     invalid inputs.
 
     image: the start image as an IMAGE.
-    state: the state of an earlier video to continue.
     path: the camera path to follow if no client steers; required if `steered` is False.
     more: the other fields of the LiveRun.
     """
@@ -184,8 +182,6 @@ def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]
 
 
 class _WalkCallbacks:
-    """The callbacks of a running walk, which collect its frames in an album and inform the client's view."""
-
     def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):
         self._run, self._session, self._view, self._lost = run, session, view, lost
         self.album, self._bar = Album(), comfy.utils.ProgressBar(run.frames)

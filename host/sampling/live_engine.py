@@ -39,8 +39,6 @@ class LiveRun:
     steered: whether a client may steer; the run then waits for one.
     frames: the walk ends with the chunk that reaches this number.
     text: the prompt, or "" if only its embedding is known.
-    kv_cache: the place and number format of cached keys and values.
-    clip: the CLIP that encodes new prompts of the client.
     moving: whether the video continues while no input comes.
     decoder: the preview's file in models/vae_approx; None for the VAE.
     """
@@ -60,11 +58,8 @@ class LiveRun:
 def make_engine(
     run: LiveRun, image: Tensor, new_world: Callable[[], World], frames: Callable[[bool], VideoDecoder]
 ) -> Engine:
-    """Return the engine of a walk.
-
-    image: the start image's latent.
-    frames: a function that returns a new decoder, in fp32 for True.
-    """
+    """Return the engine of a walk. `image` is the start image's latent; `frames(True)` returns a new decoder in
+    fp32."""
     spec = run.rollout.spec
     return Engine(
         config=spec.config,
@@ -93,10 +88,8 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 
 class DecoderFactory:
-    """A factory of decoders with the weights of ComfyUI's VAE, called with True for a decoder in fp32.
-
-    nbytes: the bytes that a decoder needs on a CUDA device; else 0.
-    """
+    """A factory of decoders with the weights of ComfyUI's VAE, called with True for fp32. `nbytes` is a decoder's need
+    on a CUDA device."""
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
         """Raise CheckpointError for a VAE other than Wan 2.1's. A chunk that needs much memory is decoded in tiles."""

@@ -62,7 +62,6 @@ class LiveView:
     """The view of a walk (a steered video) by at most one client. `serve_client` alone runs on the server's loop."""
 
     def __init__(self, server, wait: float):
-        """Create a view that waits at most `wait` seconds for a client. `server` is ComfyUI's PromptServer, or None."""
         self._server, self._wait, self._limits = server, wait, TimeLimits()
         self._session: Session | None = None
         self._client: Client | None = None
@@ -179,7 +178,6 @@ class LiveView:
                 task.cancel()
 
     async def _start_status(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return the first status message for a new client, or None if the client leaves during a restart."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return start_status(self._session, FPS)

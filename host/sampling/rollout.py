@@ -37,7 +37,6 @@ ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does with
 class NodeRollout:
     """The checked inputs of a Rollout node.
 
-    patcher: the MODEL.
     prompts: the positive and, with guidance, the negative CONDITIONING.
     start: a latent [1, 16, n, h, w] whose last frame begins the video.
     later: the embeddings [1, L, D] of later prompts, by first chunk.
@@ -61,7 +60,6 @@ class RolloutOutputs(NamedTuple):
 
     latent: the LATENT of the whole video, with a continued video before it.
     images: the new frames, an IMAGE [n, H, W, 3].
-    state: the state from which another run continues the video.
     """
 
     latent: dict
@@ -84,7 +82,6 @@ def prepare_rollout(
 
     prompts: the positive and, for a model with guidance, the negative CONDITIONING.
     image: the start image, an IMAGE.
-    state: the state of an earlier video to continue.
     latent: a LATENT whose last frame begins the video.
     """
     if is_causal(patcher) is None:
@@ -142,7 +139,6 @@ def _unread_setting_notes(request: RolloutRequest, release) -> list[str]:
 
 
 def _remove_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions that a rollout removes, and notes about other nodes' additions."""
     notes = [*uncalled_patch_warnings(patcher), *unknown_addition_warnings(patcher), *useless_node_warnings(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
@@ -155,11 +151,7 @@ def _remove_additions(patcher) -> tuple[Any, list[str]]:
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
     """Sample and decode the video, with a preview after each chunk. Raise InputError if keys and values do not fit into
-    memory.
-
-    vae: ComfyUI's VAE.
-    mode: the place and number format of cached keys and values.
-    """
+    memory. `vae` is ComfyUI's."""
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec = run.spec

@@ -36,7 +36,6 @@ def run_with_model(
     """Let ComfyUI load the MODEL, then call `task(model, device)`. The model stays loaded until `task` returns.
 
     prompt: a CONDITIONING.
-    seed: the seed that ComfyUI passes to the model.
     held: the bytes that `task` keeps on the device besides the weights.
     """
     guider = comfy.samplers.CFGGuider(patcher)
@@ -104,12 +103,8 @@ def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, C
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video and its bytes on the device, without the weights. Raise
-    InputError if keys and values do not fit.
-
-    mode: the place and number format of cached keys and values.
-    reserved: bytes on the device for other purposes.
-    """
+    """Return the memory plan of a causal model's video and its bytes on the device (with `reserved`, without the
+    weights). Raise InputError if keys and values do not fit."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)

@@ -102,7 +102,6 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
 
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
-    """Return the camera path in a file from pose `start` on, and notes about unused parts of the file."""
     source = host.resolve(file)
     path, notes = read_camera(
         source,

@@ -233,7 +233,6 @@ def _joined(indices: tuple[int, ...]) -> str:
 
 
 def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
-    """Return the denoising steps' indices in the 1,000-step schedule, or None for the release's."""
     if steps != CUSTOM:
         return STEPS[steps]
     try:
