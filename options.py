@@ -29,7 +29,7 @@ Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
 """The number format of matrix products in the blocks' linear layers. "bf16" and "auto" mean the compute dtype; "8bit"
 means fp8 or int8."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The number format of products in self-attention. "auto" and "exact" mean the compute dtype."""
+"""The number format of matrix products in self-attention. "auto" and "exact" mean the compute dtype."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' nf4, and three that ComfyUI's loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]

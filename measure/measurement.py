@@ -15,13 +15,13 @@ from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
 EVERY = 8
 """The default distance, in frames, between the two keyframes of a pair."""
 MOVING = 0.25
-"""The least step of the path for a judged direction, as a fraction of the path's longest step."""
+"""The direction is judged if the path's step is longer than this fraction of the path's longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The largest errors without a fault: the rotation's in degrees or as a fraction of the path's (the larger counts), and
-the direction's in degrees."""
+"""The largest errors without a fault. Rotation: in degrees, or as a fraction of the path's rotation if that is larger.
+Direction: in degrees."""
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
-"""The largest parallax without a fault where the path only rotates: in pixels, or as a fraction of the image shift by
-the rotation, whichever is larger."""
+"""The largest parallax without a fault where the path only rotates: in pixels, or as a fraction of the rotation's image
+shift if that is larger."""
 AMBIGUOUS_RATIO = 3.0
 """A fault is ambiguous if the residual under the path's motion is at most this many times the residual under the
 measured motion."""
@@ -209,7 +209,8 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
-    """Return the comparison of the keyframes with these indices. A path's step of at most `least` has no direction."""
+    """Return the comparison of two keyframes by index. The direction is judged if the path's step is longer than
+    `least`."""
     frames = camera.tracks.frames
     path_motion = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     path_moves = bool(np.linalg.norm(path_motion[:3, 3]) > least)

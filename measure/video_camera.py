@@ -14,7 +14,8 @@ from .mapping import NEAR, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, opencv, resize, track_points
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""The default distance of keyframes in frames, which is adapted to a least and a largest number of keyframes."""
+"""Every STRIDE-th frame is a keyframe. The distance changes if the number of keyframes would be outside the two
+limits."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
@@ -191,7 +192,7 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return a rotating camera's matrices [k, 4, 4], NaN where no rotation fits, and whether the camera also moves."""
+    """Return a rotating camera's matrices [k, 4, 4], NaN after a failed fit, and whether the camera also moves."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)

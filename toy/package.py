@@ -28,8 +28,8 @@ LARGEST = 2**26
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
-    """Write a package of random models, determined by `seed`, and an example, and return the folder. Raises InputError
-    if the folder cannot be written or contains other models."""
+    """Write a toy package of random models, drawn with `seed`, and return its folder. Raises InputError if the folder
+    cannot be written or contains other models."""
     folder = Path(folder)
     refuse_real(folder)
     refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
