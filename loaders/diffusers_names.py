@@ -67,8 +67,7 @@ def official_config(stated: dict[str, Any]) -> dict[str, Any]:
 
 
 def stated_shift(model: Path) -> float | None:
-    """Return `flow_shift` from the scheduler_config.json next to a model, or None. Raise CheckpointError if
-    unreadable."""
+    """Return `flow_shift` from the scheduler_config.json of a model, or None. Raise CheckpointError if unreadable."""
     file = model.parent / "scheduler" / "scheduler_config.json"
     shift = read_json(file, optional=True).get("flow_shift")
     return float(shift) if isinstance(shift, int | float) else None

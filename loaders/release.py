@@ -36,8 +36,7 @@ _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the names that may state a model's release or role, most reliable first. `source` is the quantized
-    folder."""
+    """Return names that may state a model's release or role, most reliable first. `source` is the quantized folder."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
@@ -49,8 +48,8 @@ def noise_role(name: str) -> Role | None:
 
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that a path's name states, or None. A bare "high" or "low" counts only if the opposite name
-    exists next to it or in `others`."""
+    """Return the expert that a path's name states, or None. A bare "high" or "low" counts only if the same name with
+    the opposite word exists next to the path or in `others`."""
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))

@@ -64,7 +64,7 @@ def checksum_path(file: Path) -> Path:
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Check all that file headers show, and return the plan. Raise InputError for impossible options or paths,
+    """Check a quantization by file headers, and return the plan. Raise InputError for impossible options or paths,
     CheckpointError for unusable weights."""
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():

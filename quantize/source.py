@@ -75,8 +75,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder for quantization. Raise CheckpointError for 4-bit weights, TextError for another
-    model."""
+    """Open a umt5 text encoder to quantize. Raise CheckpointError for 4-bit weights, TextError for another model."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes

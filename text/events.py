@@ -95,7 +95,8 @@ class Events:
         return text
 
     def set_full_prompt(self, prompt: str, *, later: bool = False) -> None:
-        """Set the base prompt and the active events from a full prompt. With `later`, `advance` keeps its record."""
+        """Set the base prompt and the active events from a full prompt. With `later`, `advance` keeps its record of
+        started events."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -114,8 +115,7 @@ class Events:
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch an event by name or key (`on` None: toggle), and return the full prompt. Raise InputError if
-        unknown."""
+        """Switch an event by name or key; `on` None toggles it. Return the full prompt. Raise InputError if unknown."""
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
         )

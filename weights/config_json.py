@@ -28,8 +28,7 @@ def wan_fields(stated: dict[str, Any]) -> dict[str, Any]:
 
 
 def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return num_heads, text_len and eps from a config.json, where stated. Raise CheckpointError for impossible
-    values."""
+    """Return num_heads, text_len and eps from a config.json, if stated. Raise CheckpointError for impossible ones."""
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "num_heads": (lambda value: _is_whole(value) and value <= 1024, "a whole number from 1 to 1024"),
         "text_len": (lambda value: _is_whole(value) and value <= 4096, "a whole number from 1 to 4096"),

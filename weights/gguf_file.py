@@ -52,8 +52,7 @@ class BlockWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a QuantizedTensor of `dtype`, or a BlockParameter if
-        None."""
+        """Return a frozen parameter over the file's tensors: a BlockParameter, or with `dtype` a QuantizedTensor."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)

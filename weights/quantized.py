@@ -83,8 +83,7 @@ class FourBitWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a QuantizedTensor of `dtype`, or a FourBitParameter if
-        None."""
+        """Return a frozen parameter over the file's tensors: a FourBitParameter, or with `dtype` a QuantizedTensor."""
         scales = self.scales(tensors, offset)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
@@ -155,7 +154,7 @@ def shapes_of(
 
 
 def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> str:
-    """Return a text that lists missing, unexpected and misshaped tensors, at most five of each; "" for equality."""
+    """Return a text that lists missing, unexpected and misshaped tensors, at most five of each; "" without any."""
     misshaped = [
         f"{name} {list(found[name])} (expected {list(shape)})"
         for name, shape in wanted.items()
@@ -184,8 +183,7 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return the parameters of quantized weights: QuantizedTensors of `dtype`, or DecodedParameters if `dtype` is
-    None."""
+    """Return quantized weights' parameters by name: DecodedParameters, or with `dtype` QuantizedTensors of `dtype`."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))

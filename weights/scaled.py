@@ -48,8 +48,7 @@ class ScaledWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a QuantizedTensor of `dtype`, or a ScaledParameter if
-        None."""
+        """Return a frozen parameter over the file's tensors: a ScaledParameter, or with `dtype` a QuantizedTensor."""
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -117,8 +116,7 @@ class LayoutWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a QuantizedTensor of `dtype`, or a LayoutParameter if
-        None."""
+        """Return a frozen parameter over the file's tensors: a LayoutParameter, or with `dtype` a QuantizedTensor."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:

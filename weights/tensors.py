@@ -207,7 +207,7 @@ def _refuse_not_finite(entries: Sequence[TensorEntry]) -> None:
 
 
 def refuse_not_finite(file: str, names: Sequence[str]) -> None:
-    """Raise CheckpointError if `names` has any tensors: those with NaN or infinity."""
+    """Raise CheckpointError if `names`, the tensors with NaN or infinity, is not empty."""
     if names:
         raise CheckpointError(
             f"{file}: NaN or infinity in {len(names)} tensors ({', '.join(names[:5])}), expected finite numbers; the "

@@ -64,8 +64,7 @@ register_layout_class(BLOCKS, BlockLayout)
 
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` and `dtype` over GGML's blocks `packed` in the format `kind`, without a
-    copy."""
+    """Return a QuantizedTensor of `shape` and `dtype` over GGML's blocks `packed` of format `kind`, without a copy."""
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)

@@ -125,7 +125,8 @@ def _pairs(code: Tensor) -> Tensor:
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Return the first index of each part of `count` values, and the parts' length: a multiple of blocks and bytes."""
+    """Return the first index of each part of `count` values, and the parts' length. Parts have whole blocks and
+    bytes."""
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 

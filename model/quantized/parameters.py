@@ -28,7 +28,7 @@ class DecodedParameter(torch.nn.Parameter):
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Make `decode` and `recode` cache their results from now on, copied to `place` if given."""
+        """Make `decode` and `recode` cache their results from now on. With `place`, cached results are copied there."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -36,8 +36,7 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, False, self._decode)
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in int8 or float8_e4m3fn, with row scales. With `rotated`, rotate it if the format
-        allows."""
+        """Return the weight in int8 or float8_e4m3fn, with row scales. With `rotated`, rotate it if possible."""
         return self._kept_or_made(dtype, rotated, self._rotate if rotated else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -64,8 +63,8 @@ class SharedPart:
         self._number, self._count, self._together = number, count, together
 
     def put(self, made: T) -> T:
-        """Copy a decoded or 8-bit weight to the reserved part and return the copy. Raise ValueError for another
-        shape."""
+        """Copy a decoded or 8-bit weight to the reserved part and return the copy. Raise ValueError if it does not
+        fit."""
         if isinstance(made, EightBit):
             kind = type(made)
             values, scales = made.values, made.scales.view(-1, 1)
@@ -226,8 +225,7 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return `tensor` as a Parameter without gradient, over the same memory; a QuantizedTensor itself, changed in
-    place."""
+    """Return `tensor` as a Parameter without gradient over the same memory. A QuantizedTensor is changed in place."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True  # Parameter(tensor) would call comfy_kitchen's detach, which copies mapped scales to memory
