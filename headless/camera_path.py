@@ -55,6 +55,6 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def make_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return the path of a key script such as "w-10,iw-15" (kind "keys"), or of a preset move with `frames` poses,
-    rounded up to 4n+1. Raises CameraError for an invalid `text`."""
+    """Return the path of the key script `text`, such as "w-10,iw-15", if `kind` is "keys", else of the preset move
+    `text` with `frames` poses, rounded up to 4n+1. Raises CameraError for an invalid text."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)

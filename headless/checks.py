@@ -28,14 +28,14 @@ from .options import CHOICES, GenerateOptions
 from .prompt_cache import EmbeddingCache
 
 MOST_FPS = 1000
-"""The highest frame rate of a run, because no player supports more."""
+"""The highest frame rate. No player supports more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
     """The options of a run and its open files, except the transformer's. Weights are memory-mapped.
 
-    tokenizer: only its path if `prompt_cache` has the prompt's embedding.
+    tokenizer: only a path if `prompt_cache` already has the prompt's embedding.
     """
 
     options: GenerateOptions
@@ -145,7 +145,7 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the size and length of the video of `image`, [H, W, 3]. `n_poses`: None without a camera path. Raises
+    """Return the geometry of a video that begins with `image`, [H, W, 3]. `n_poses`: None without a camera path. Raises
     InputError for an invalid size, and CameraError for too few poses or frames."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)

@@ -50,7 +50,7 @@ POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that replace parts of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that only the base model uses, except that causal-pretrain, a causal model, uses those in GUIDED."""
+"""The options that causal models do not use, except that causal-pretrain uses those in GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 """The options in BASE_ONLY that causal-pretrain uses too, because it has guidance."""
 FEW_STEPS_ONLY = ("schedule",)

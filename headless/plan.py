@@ -52,7 +52,6 @@ class SamplingPlan(Plan):
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration, which both experts share."""
         return self.experts.high.config
 
     @property
@@ -85,8 +84,8 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def set_threads(plan: AnyPlan) -> str:
-    """Set torch's number of threads for a run on a CPU, and return a note for the user. A continued state sets its
-    number, because another number would round differently."""
+    """Set torch's number of threads for a run on a CPU, and return a note for the user. A continued run uses the
+    state's number, so that sums round alike."""
     geometry, state = plan.geometry, None
     if isinstance(plan, RolloutPlan):
         geometry, state = plan.chunk_geometry, plan.spec.state
@@ -148,8 +147,8 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with `continue_from` as the file of a state, and an empty prompt replaced by the state's.
-    Raises InputError for an invalid state."""
+    """Return the options with the state's file as `continue_from` and, for an empty prompt, the state's prompt. Raises
+    InputError for an invalid state."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

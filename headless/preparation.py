@@ -102,7 +102,7 @@ class _Background(AbstractContextManager["_Background"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, task: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `task(progress)` in a thread. Return a function that displays its progress, waits, and returns its
+        """Start `task(progress)` in a thread. Return a function that displays the progress and returns the task's
         result."""
         shown: list[Progress] = []
 

@@ -79,7 +79,6 @@ class EmbeddingCache:
 
 
 NO_CACHE = EmbeddingCache(None, "")
-"""A disabled cache."""
 
 
 def file_stamps(path: Path) -> list[tuple[str, int, int]]:

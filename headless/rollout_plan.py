@@ -65,7 +65,6 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """The geometry of one chunk."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property

@@ -39,7 +39,7 @@ class Result:
     path: the video file or PNG folder; None if `output` was None.
     seed: the seed of the noise.
     stages: the time and memory of each stage.
-    model_steps: the steps that the base model computed, not extrapolated; else 0.
+    model_steps: the base model's steps without extrapolated ones; 0 for causal models.
     frames: the video, uint8 [F, H, W, 3], if `output` was None.
     """
 
@@ -62,7 +62,7 @@ def generate(
     a cancelled causal run, the finished chunks remain.
 
     show: show(name, unit) returns a context manager for each stage's progress display.
-    on_progress: called as on_progress(done, total): base model's steps, or causal model's frames.
+    on_progress: on_progress(done, total) counts a base model's steps or a causal model's frames.
     cancel: called at each progress update; if true, the run raises CancelledError.
     """
     plan = make_plan(options)
@@ -128,8 +128,8 @@ def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return how the processes share each forward. Every process must call this function. Raises InputError if their
-    number does not suit the model."""
+    """Return how the processes share each forward. Every process must call this function. Raises InputError if the
+    number of processes does not suit the model."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 

@@ -201,7 +201,6 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print notes and warnings on a path for a video of `frames` frames. `verbose`: explain how the file was read."""
     found = [warning for warning in (*convention_warnings(path), *warnings(path, frames)) if warning not in notes]
     read = summarize_convention(path)
     verdict = "Look at this path before a run." if notes or found else "Nothing in this path is unusual for the model."

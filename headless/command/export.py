@@ -78,7 +78,7 @@ def _lock_empty(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export and print a report, or why there are none. Only a format of points raises."""
+    """Add points to the export and print a report. Without points, print the reason, or raise for the format "ply"."""
     from ...export import add_points
 
     try:
@@ -108,7 +108,7 @@ def _camera(path: Path) -> tuple[Any, Any]:
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
-    """Return the video, poses [n, 4, 4] and intrinsics [n, 4] of a saved walk, one for each frame."""
+    """Return a saved walk's video, and the pose, [n, 4, 4], and intrinsics, [n, 4], of each frame."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.settings import CAMERA, read_settings
     from ..live.beginning import state_of

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..plan import AnyPlan
 
 REPLACED_TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options. An option on the command line replaces the whole group in the record of `--like VIDEO`."""
+"""Groups of options. An option on the command line replaces its whole group in the record of `--like VIDEO`."""
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
@@ -51,7 +51,6 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
 
 
 def _add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add `--like`. If `argv` has `--like VIDEO`, the video's recorded options become the defaults."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
     parser.add_argument("--like", type=flags.parse_path, metavar="VIDEO", help=about)
     video = _recorded_video(argv)
@@ -155,7 +154,7 @@ def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt, or "" for a continued state's prompt. Raises InputError if there is neither."""
+    """Return the prompt, or "" to take the continued state's prompt. Raises InputError if there is neither."""
     prompt = flags.read_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")

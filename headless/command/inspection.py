@@ -167,7 +167,7 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report with the memory of four placements and of optional caches. `width`: the VAE's base channels."""
+    """Return a report with the memory of a run in four memory modes. `width`: the VAE's base channels."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
@@ -196,7 +196,6 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return a report on an expert's memory: with all blocks on the GPU, with none, and of the camera cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

@@ -10,8 +10,8 @@ from .existing import refuse_existing
 
 
 def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if a drawing cannot be written to `file`, or would replace the input `image` or, without
-    `overwrite`, any file."""
+    """Raise InputError if the drawing `file` cannot be written, is the input `image`, or exists and `overwrite` is
+    false."""
     file = Path(file)
     refuse_existing(file, overwrite, image)
     if _image_format(file) not in Image.SAVE:

@@ -114,7 +114,7 @@ class _WriteOnly:
 
 
 def _encoding() -> dict[str, str]:
-    """Return libx264's options for reproducible output. Its AVX-512 code reads uninitialised memory."""
+    """Return libx264's options for reproducible output. libx264's AVX-512 code reads uninitialised memory."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

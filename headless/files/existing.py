@@ -6,7 +6,7 @@ from ...errors import InputError
 
 
 def refuse_existing(file: Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if `file` is a folder or the input `image`, or exists without `overwrite`."""
+    """Raise InputError if `file` is a folder or the input `image`, or if `file` exists and `overwrite` is false."""
     if not file.exists():
         return
     if file.is_dir():

@@ -86,8 +86,8 @@ def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of a video or a folder of images, sorted by number. Raises InputError for a
-    broken video and frames of different sizes, and DependencyError without PyAV."""
+    """Yield the frames, uint8 [H, W, 3], of a video or of a folder of numbered images. Raises InputError for a broken
+    video and frames of different sizes, and DependencyError without PyAV."""
     return _frames(video, "RGB", "rgb24")
 
 
@@ -144,7 +144,6 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """Return a folder's images of the commonest format, sorted by the numbers in their names."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()]
     groups = [[file for file in files if file.suffix.lower() in suffixes] for suffixes in FRAME_SUFFIXES]
     found, other = sorted(groups, key=len, reverse=True)[:2]

@@ -128,7 +128,7 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return notes on changed input files, and on another version of this project, since the recorded run."""
+    """Return notes for the user if input files, or this project's version, have changed since the recorded run."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

@@ -35,7 +35,7 @@ class Target:
     recipe: str = ""
     """The record of the run as JSON, for the metadata."""
     overwrite: bool = False
-    """Whether existing PNG files are replaced, and older ones after the new video's end deleted."""
+    """Whether existing PNG files are replaced. Older PNG files after the new ones are then deleted."""
 
     @property
     def is_pipe(self) -> bool:
@@ -137,8 +137,8 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if `frames` new frames, numbered from `first` on, would replace a file, or with `overwrite` a
-    folder or `image`."""
+    """Raise InputError if one of the `frames` output files, numbered from `first` on, must not be replaced (see
+    `refuse_existing`)."""
     video = target.pattern is None and target.in_memory is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
     for file in (*target.files(first, frames), *([target.playable_copy] if video else []), *removed):
@@ -171,8 +171,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def leftover_notes(target: Target, frames: int) -> list[str]:
-    """Return at most one note: whether PNG files of an earlier, longer video stay. `frames`: the number after the last
-    new PNG file."""
+    """Return a list of at most one note: PNG files of an earlier, longer video stay or are removed. `frames`: the
+    number after the last new file."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []

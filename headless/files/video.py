@@ -65,15 +65,14 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         return (_PlayableVideo if self._keep_partial else _VideoFile)(target, fps)
 
     def write(self, frames: np.ndarray) -> None:
-        """Queue frames, uint8 [F, H, W, 3], as one part of the video, and wait for a full queue. Raises the error of an
-        earlier part."""
+        """Queue frames, uint8 [F, H, W, 3], as one part of the video. Wait while the queue is full. Raises the error of
+        an earlier part."""
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part in the writer's thread, unless an earlier part failed."""
         if self._broken:
             return
         self._broken = True
@@ -104,7 +103,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Stream:
-    """Frames to a list or a pipe. Every output class has `write`, `close`, and `abandon`, which removes incomplete
+    """An output to a list or a pipe. Every output class has `write`, `close`, and `abandon`, which removes incomplete
     files."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
@@ -114,7 +113,7 @@ class _Stream:
 
 
 class _PngFiles:
-    """Numbered PNG files, which several threads compress, because zlib releases the GIL."""
+    """An output of PNG files, which several threads compress, because zlib releases the GIL."""
 
     def __init__(self, target: Target, first: int, at_once: bool) -> None:
         self._target, self._next, self._at_once = target, first, at_once

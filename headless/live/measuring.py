@@ -88,7 +88,7 @@ class Walker:
 
     async def walk(self, seconds: float) -> dict[str, Any]:
         """Walk until `seconds` seconds after the first frames, and return the measurements by name. Raises InputError
-        for a server's error, and without frames."""
+        if the server reports an error or sends no frame."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -166,8 +166,8 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return the numbers of late batches and of their frames, later than the time `since`. A batch is late if all
-    earlier frames have been played. `arrived`: (seconds, number of frames) of each batch."""
+    """Return the numbers of late batches and of their frames after the time `since`. A batch is late if all earlier
+    frames have been played. `arrived`: (seconds, number of frames) of each batch."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:
@@ -177,7 +177,6 @@ def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> t
 
 
 def _since_start() -> float | None:
-    """Return the seconds since this process started, or None without /proc."""
     try:
         import os
 

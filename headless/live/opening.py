@@ -69,9 +69,9 @@ class WalkSettings(NamedTuple):
 class LiveSettings:
     """The settings of a server for all of its walks (steered videos).
 
-    speed: the speed of W; 1 is the longest translation in training.
+    speed: the speed of the key W; 1 is the longest trained step.
     moving: whether video is also generated without input.
-    decoder: a tiny decoder's file or name for shown frames; None: the VAE.
+    decoder: the file or name of a tiny decoder; None for the VAE.
     restart_on_drift: whether a walk restarts from its image when the video degrades.
     events: named additions to the prompt, such as rain, for clients.
     stop_when_stuck: whether the camera stops when the frames no longer change.
@@ -97,7 +97,7 @@ def open_live(
     and files.
 
     image, prompt: the start image and prompt; None selects the package's example.
-    decoder: a tiny decoder for previews, a file or a name; None: the VAE.
+    decoder: the file or name of a tiny decoder for previews; None for the VAE.
     options: other fields of GenerateOptions, except `output`. With `continue_from` no image is needed.
     """
     loaded = LoadedModel(plan_start(ckpt_dir, image=image, prompt=prompt, **options))
@@ -137,7 +137,7 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Set open dtypes to bf16 on a CPU with bf16 instructions, where bf16 is fastest."""
+    """Return the options with bf16 for unset dtypes, on a CPU where bf16 is fastest."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -216,7 +216,6 @@ class LoadedModel:
         return replace(self.engine(settings), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """Return a new tiny decoder, with shared weights."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)

@@ -17,7 +17,7 @@ from ..files.pictures import BROKEN, reason
 from .opening import LoadedModel
 
 MOST_EXAMPLES = 12
-"""The most of a package's example images that the page offers."""
+"""The most example images of a package that the page offers."""
 MOST_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
 

@@ -114,7 +114,6 @@ async def running(
 
 
 async def _own_address() -> str:
-    """Return this machine's IP address in its network, or 127.0.0.1 if the address is unknown."""
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=("192.0.2.1", 9))

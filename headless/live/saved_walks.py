@@ -45,7 +45,7 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
-    """Delete all but the newest `keep` walks, without running ones and those in `used`. Return the names, with a note
+    """Delete old saved walks, except the newest `keep`, running ones and those in `used`. Return the names, with a note
     if other files stay. Raises InputError if a file cannot be deleted."""
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]

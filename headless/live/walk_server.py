@@ -218,7 +218,6 @@ class WalkServer:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause the walk of a client that lost its connection."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.release_all()
         visit.session.pause()
@@ -226,7 +225,7 @@ class WalkServer:
         self._limit_hold()
 
     def _limit_hold(self) -> None:
-        """Set when a walk without a connection ends: sooner if another client waits."""
+        """Set the time at which a walk without a connection ends, which is earlier if another client waits."""
         if self._held is not None:
             self._held.cancel()
         limit = self.limits.reconnect_in_line if self._queue else self.limits.reconnect

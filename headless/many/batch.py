@@ -69,7 +69,7 @@ def run_batch(
     begin: Callable[[AnyPlan], str] = lambda _plan: "",
 ) -> Counts:
     """Make a batch's missing and outdated videos, and record the outcomes. `begin(plan)` is called before each group
-    and returns a note. Raises InputError for a folder in use, or a video without a row."""
+    and returns a note. Raises InputError for a folder in use, and for a foreign video."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_batch(folder):
@@ -98,7 +98,6 @@ def _run_here(
     tell: Callable[[str], None],
     begin: Callable[[AnyPlan], str],
 ) -> Iterator[Outcome]:
-    """Make the videos in this process, and yield the outcomes. Equal notes of `begin` are passed on once."""
     cache, threads, told = ModelCache(), torch.get_num_threads(), {""}
     for plan, group in planned:
         torch.set_num_threads(threads)
@@ -223,7 +222,6 @@ def run_group(
 
 
 def _make_videos(group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[SeededJob]:
-    """Yield each job as soon as its video is written."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]

@@ -27,8 +27,8 @@ MOST_TRIES = 3
 
 
 def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
-    """Connect to a Ray cluster at HOST:PORT or "local", and return a function that runs groups on it. `workers` None is
-    one actor per GPU or CPU. Raises DependencyError or InputError without Ray."""
+    """Connect to a Ray cluster at HOST:PORT or "local", and return a function that runs groups on it. `workers` None:
+    one actor per GPU or CPU. Raises DependencyError without Ray, and InputError without a cluster."""
     try:
         import ray
     except ImportError as error:
@@ -87,7 +87,6 @@ class Worker:
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[SeededJob]], folder: Path
 ) -> Iterator[Outcome]:
-    """Run groups on `count` Ray actors, each served by a thread, and yield the outcomes."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Attempt | None] = queue.Queue()
     done = threading.Event()

@@ -49,8 +49,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Remove the models that the plan does not use, or all if GPU memory is short. If it stays short, `expert` and
-        `vae` store none."""
+        """Remove the models that the plan does not use, or all if GPU memory is short. If memory stays short, `expert`
+        and `vae` store none."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]

@@ -40,15 +40,15 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
 
 def stripe_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
-    """Return a decoder of this process's stripe of latents of the height and width `size`. `park`: whether its state
-    moves to host memory between chunks."""
+    """Return a decoder for this process's stripe. `size`: the height and width of the latent. `park`: whether the
+    decoder's state moves to host memory between chunks."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 
 
 def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
-    """Return the frames, uint8 [F, H, W, 3], from the stripes `own` of all processes, in the first process, else None.
-    `size`: the height and width of the latent."""
+    """Join the stripes `own` of all processes. Return the frames, uint8 [F, H, W, 3], in the first process and None in
+    the others. `size`: the height and width of the latent."""
     if processes.size == 1:
         return own
     stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

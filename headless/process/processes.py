@@ -46,7 +46,7 @@ class Processes:
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does the task `task`, which falls to the rank `task` modulo `size`."""
+        """Return whether this process does the task `task`: whether its rank is `task` modulo `size`."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
@@ -70,15 +70,15 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return the tensors of all processes, by rank, in the first process, else None. `tensor`: on the CPU, of one
-        shape in all processes."""
+        """Return the tensors of all processes, by rank, in the first process and None in the others. `tensor`: on the
+        CPU, of one shape in all processes."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return this process's device: `asked` if it is alone or on the CPU, else a GPU, or None without CUDA. Raises
-        InputError for several processes and another device."""
+        """Return this process's device: `asked` for a single process or the CPU, else the process's GPU, or None
+        without CUDA. Raises InputError if several processes are asked for one GPU."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -87,7 +87,7 @@ class Processes:
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
         """Return how the processes split each forward of a model, and with `shard` its weights. Raises InputError if
-        their number does not suit the model."""
+        the number of processes does not suit the model."""
         if self.size == 1:
             if shard:
                 raise InputError("`shard` divides the weights among several GPUs: give `gpus` too")

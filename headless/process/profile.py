@@ -31,7 +31,7 @@ def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
     """Return `show` with callbacks that also call `on_progress`, for steps and chunks, and raise CancelledError if
-    `cancel()` is true. `steps`: those of both experts."""
+    `cancel()` is true. `steps`: the steps of both experts."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:

@@ -30,8 +30,8 @@ def start_cuda() -> None:
 
 @contextmanager
 def pause_collection(own_process: bool) -> Iterator[None]:
-    """Turn garbage collection off within this context. Later collections skip its objects. Nothing changes unless
-    `own_process`."""
+    """Turn garbage collection off within this context. Later collections skip the context's objects. Nothing changes
+    unless `own_process`."""
     if not own_process:
         yield
         return
