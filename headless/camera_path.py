@@ -15,8 +15,8 @@ from .options import CAMERAS, GenerateOptions
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path that the options name, or None. Raises InputError for several paths, and CameraError for
-    an invalid path or one that does not suit the checkpoint."""
+    """Return the camera path that the options set, or None. Raises InputError for several paths, and CameraError for an
+    unsuitable path."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -55,6 +55,6 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def make_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return the path of the key script `text`, such as "w-10,iw-15", if `kind` is "keys", else of the preset move
-    `text` with `frames` poses, rounded up to 4n+1. Raises CameraError for an invalid text."""
+    """Return the path of the key script `text`, such as "w-10,iw-15", or of the preset move `text` with `frames` poses,
+    rounded up to 4n+1. `kind`: "keys" or "preset"."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)

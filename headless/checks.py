@@ -145,8 +145,7 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the geometry of a video that begins with `image`, [H, W, 3]. `n_poses`: None without a camera path. Raises
-    InputError for an invalid size, and CameraError for too few poses or frames."""
+    """Return the geometry of a video that begins with `image`, [H, W, 3]. `n_poses`: None without a camera path."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]

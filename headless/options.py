@@ -66,11 +66,11 @@ CAUSAL_ONLY = (
 class GenerateOptions:
     """The options for making one video, named as in the official script.
 
-    image: the first frame: a file, a Pillow image, or uint8 [H, W, 3].
+    image: the first frame; an array is uint8 [H, W, 3].
     negative: the negative prompt; None is the standard one.
     output: a video file, PNG folder or pattern, "-" for standard output, or None.
     overwrite: whether an existing `output` or `save_state` is replaced.
-    max_area: the most pixels of a frame with the image's aspect ratio.
+    max_area: the most pixels of a frame, which has the image's aspect ratio.
     width, height: the exact size in pixels, in place of `max_area`.
     frame_num: the number of frames, 4n+1. A shorter camera path shortens the video.
     action_path: a folder with poses.npy and intrinsics.npy.
@@ -78,22 +78,21 @@ class GenerateOptions:
     keys: held keyboard keys with numbers of frames, such as "w-10,iw-15".
     ckpt_dir: the model package's folder.
     assets_dir: a folder with text encoder, tokenizer and VAE.
-    high, low, text_encoder, tokenizer, vae: files or folders that replace parts of the package.
+    high, low, text_encoder, tokenizer, vae: replace parts of the package.
     release: a key of RELEASES, if the files do not show the release.
-    seed: the seed of the noise; None draws a random seed.
+    seed: None draws a random seed.
     noise_device: "cpu" draws equal noise everywhere, "cuda" the official code's noise.
     shift: the shift of the noise schedule; None is the model's.
     boundary: the noise level, 0 to 1, down to which the high-noise expert predicts.
     guide_scale: one guidance scale, or (low, high) for the two experts.
     reuse_threshold: the largest estimated relative error of an extrapolated step; 0 extrapolates none.
     device: None is the GPU, or the CPU without a GPU.
-    dtype: the compute dtype; None is bf16 on a GPU, fp32 on the CPU.
-    arithmetic, attention, vae_dtype: see Arithmetic, AttentionMode and VaeDtype.
-    residency: "one" or "both" experts on the GPU, or "stream" for single blocks.
+    dtype: None is bf16 on a GPU, fp32 on the CPU.
+    residency: whether "one" or "both" experts stay on the GPU; "stream" copies blocks.
     camera_cache: whether the camera layers' results stay on the GPU for later steps.
     shard: whether processes split an expert's weights. `residency` then has no effect.
 
-    For causal models, which do not use the options in BASE_ONLY:
+    Only for causal models; None for `chunk`, `window` or `sink` is the continued state's or the release's:
 
     chunk: the number of latent frames that are generated together, 1 to 4.
     window: the attention window in latent frames; 0 is the whole video.
@@ -104,8 +103,6 @@ class GenerateOptions:
     save_state: a file for the state, from which another run can continue.
     continue_from: a saved state or a walk's folder. The output has only new frames.
     events: a file of texts that extend the prompt from given seconds on.
-
-    None for `chunk`, `window` or `sink` is the continued state's value, or the release's.
     """
 
     ckpt_dir: str | Path

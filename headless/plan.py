@@ -147,8 +147,7 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with the state's file as `continue_from` and, for an empty prompt, the state's prompt. Raises
-    InputError for an invalid state."""
+    """Return the options with the state's file as `continue_from` and, for an empty prompt, the state's prompt."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

@@ -49,8 +49,7 @@ class SharedInputs(NamedTuple):
 
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> SharedInputs:
-    """Return the inputs that all chunks of a run share. `prompts()` returns the prompts' embeddings. Raises InputError
-    if memory is too small."""
+    """Return the inputs that all chunks of a run share. `prompts()` returns the prompts' embeddings."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _plan_together(plan, planner, free, run)

@@ -35,7 +35,7 @@ def run_causal(
     plan: RolloutPlan, prompts: Callable[[], list[Tensor]], noise: Tensor, generator: torch.Generator, run: RunContext
 ) -> Path:
     """Make a causal model's video and return its path. `prompts()` returns embeddings, [1, L, D] each. `noise`: [1, 16,
-    f, h, w]. `generator`: draws the noise between steps. Raises InputError if memory is too small."""
+    f, h, w]. `generator`: draws the noise between steps."""
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
     image = processes.share(image, 0)

@@ -34,7 +34,6 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 class RolloutPlan(Plan):
     """The plan of a run with a causal model.
 
-    spec: the engine's description of the video.
     prompts: each as (index of the first chunk with the prompt, text).
     """
 
@@ -84,8 +83,7 @@ class RolloutPlan(Plan):
 
 
 def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
-    """Return the plan of a run with a causal model. `image`: uint8 [H, W, 3], or None for a continued state. Raises a
-    LingBotError for options that do not fit the model."""
+    """Return the plan of a run with a causal model. `image`: uint8 [H, W, 3], or None for a continued state."""
     options, release = inputs.options, checkpoint.release
     assert release is not None  # a causal model has a release
     if release.guided:

@@ -37,8 +37,6 @@ class Result:
     """The result of a run.
 
     path: the video file or PNG folder; None if `output` was None.
-    seed: the seed of the noise.
-    stages: the time and memory of each stage.
     model_steps: the base model's steps without extrapolated ones; 0 for causal models.
     frames: the video, uint8 [F, H, W, 3], if `output` was None.
     """
@@ -128,8 +126,7 @@ def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return how the processes share each forward. Every process must call this function. Raises InputError if the
-    number of processes does not suit the model."""
+    """Return how the processes share each forward. Every process must call this function."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 

@@ -41,7 +41,7 @@ class FlagFormatter(logging.Formatter):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0, 2 after an error, 128 plus a signal's number, or 141 for a closed
-    pipe. Raises SystemExit after `--help` and for arguments that the parser rejects."""
+    pipe."""
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment

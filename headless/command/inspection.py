@@ -59,8 +59,8 @@ def describe_model(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a text on a package, an expert, a text encoder or a VAE, and on a run's memory. `size`: (width, height).
-    `where`: `assets`, a folder, and `release`. Raises a LingBotError for a broken file."""
+    """Return a text on a package, an expert, a text encoder or a VAE, with a run's memory. `size`: (width, height).
+    `where`: `assets`, a folder, and `release`."""
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -85,8 +85,8 @@ def describe_model(
 
 
 def describe_kernels(device: torch.device) -> str:
-    """Return a line with the kernel of each operation on a device: the last kernel test's choice, or else the first
-    kernel that supports the device."""
+    """Return a line with the kernel of each operation on a device: the last test's choice, else the first kernel that
+    supports the device."""
     card = card_of(device)
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())

@@ -21,7 +21,6 @@ class VideoEncoder:
     """An encoder that writes an H.264 video to `file`. Raises DependencyError without PyAV.
 
     suffix: determines the container, such as ".mp4"; `file` may end in .part.
-    recipe: the record of the run, as JSON.
     """
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
@@ -53,11 +52,7 @@ class VideoEncoder:
 
 class PartEncoder:
     """An encoder that writes an H.264 video in parts to a pipe or a file. A written part can be played at once, except
-    its last frame. Raises DependencyError without PyAV.
-
-    preset: the preset of libx264.
-    recipe: the record of the run, as JSON.
-    """
+    its last frame. Raises DependencyError without PyAV."""
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')

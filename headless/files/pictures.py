@@ -87,7 +87,7 @@ def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
     """Yield the frames, uint8 [H, W, 3], of a video or of a folder of numbered images. Raises InputError for a broken
-    video and frames of different sizes, and DependencyError without PyAV."""
+    video and frames of different sizes."""
     return _frames(video, "RGB", "rgb24")
 
 

@@ -50,8 +50,7 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return hashes of the input files by option, such as "image", or package part, such as "vae". A name with a
-    missing file is left out."""
+    """Return hashes of the input files, by option or package part. A name with a missing file is left out."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
@@ -73,8 +72,8 @@ def _hash(paths: list[Path]) -> str:
 
 
 def read_recipe(video: str | Path) -> dict[str, Any]:
-    """Return the record of a run from a video, a PNG file, or a folder's first PNG file. Raises InputError for a file
-    without a record, and DependencyError without PyAV."""
+    """Return the record of a run from a video, a PNG file, or a folder's first PNG file. Raises InputError without a
+    record."""
     path = Path(video)
     if not path.exists():
         raise InputError(f"`like` {path}: no such file; name a video that `lingbot-world generate` made")

@@ -23,8 +23,7 @@ MOST_WAITING = 2
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
-    """Write frames, uint8 [F, H, W, 3], to `target`, and return the path of the video or of the PNG folder. Raises
-    OSError if a file cannot be written."""
+    """Write frames, uint8 [F, H, W, 3], to `target`. Return the path of the video or of the PNG folder."""
     with FrameWriter(target, fps) as writer:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             writer.write(frames[start : start + FRAMES_AT_ONCE])

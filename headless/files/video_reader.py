@@ -64,7 +64,7 @@ class Layout(NamedTuple):
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
     """Yield the frames of a video: uint8 [H, W, 3] if `pixels` is "rgb24", [H, W] if it is "gray". Raises InputError
-    for a broken video, and DependencyError without PyAV."""
+    for a broken video."""
     av = require("av", '"lingbot-world[cli]"')
     count, size = 0, None
     try:
@@ -87,7 +87,7 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 def even_rate(path: Path) -> float | None:
     """Return the frames per second that `video_frames` yields, or None if the rate is unknown or the video cannot be
-    read. Raises DependencyError without PyAV."""
+    read."""
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(path)

@@ -28,7 +28,7 @@ DECODER_SUFFIXES = (".safetensors", ".pth")
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with which a walk begins: model folder, image, prompt, state, and the package's
-    recommendations. The user's options `named` take precedence. Raises a LingBotError for a missing or invalid file."""
+    recommendations. The user's options `named` take precedence."""
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
@@ -56,7 +56,7 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 def state_of(path: str | Path | None) -> Path | None:
     """Return the state's file: `path` itself, or the state in a walk's folder, which is first written if it is
-    outdated. Raises InputError if it cannot be written."""
+    outdated."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -72,7 +72,7 @@ def state_of(path: str | Path | None) -> Path | None:
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
     """Return the Start of a walk at `image` or after `state`, or else `default`, with the `prompt` if it is set. Raises
-    InputError for both an image and a state, and for an invalid file."""
+    InputError for both an image and a state."""
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
     from ...pipeline.state import WorldState, load_state
@@ -120,8 +120,8 @@ def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file of a tiny decoder. `decoder`: a file, or a name such as taew2_1 to search near the model's folder
-    `ckpt`. Raises InputError if no file is found."""
+    """Return the file of a tiny decoder: `decoder` itself, or a file of this name near the model's folder `ckpt`.
+    Raises InputError if there is none."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

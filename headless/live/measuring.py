@@ -28,8 +28,8 @@ WARM = 4.0
 
 
 def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:
-    """Run two walks of `seconds` seconds, at 16 frames per second and as fast as possible. Return the measurements as
-    JSON values. Raises KeyboardInterrupt after Ctrl-C."""
+    """Return the measurements of two walks of `seconds` seconds, at 16 frames per second and as fast as possible, as
+    JSON values."""
     try:
         return asyncio.run(_unless_interrupted(_measure(loaded, folder, seconds)))
     except asyncio.CancelledError:
@@ -88,7 +88,7 @@ class Walker:
 
     async def walk(self, seconds: float) -> dict[str, Any]:
         """Walk until `seconds` seconds after the first frames, and return the measurements by name. Raises InputError
-        if the server reports an error or sends no frame."""
+        without frames."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,

@@ -56,7 +56,7 @@ class WalkSettings(NamedTuple):
 
     size: (height, width) in pixels.
     window, sink: the attention window and its sink, in latent frames.
-    chunk: the number of latent frames in a chunk.
+    chunk: in latent frames.
     """
 
     size: tuple[int, int] | None = None
@@ -106,8 +106,7 @@ def open_live(
 
 
 def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
-    """Return the plan of a walk, without loading the model. `options`: as in `open_live`. Raises a LingBotError for
-    invalid options and files."""
+    """Return the plan of a walk, without loading the model. `options`: as in `open_live`."""
     check_types({"ckpt_dir": ckpt_dir}, {"ckpt_dir": str | Path})
     known = {field.name for field in fields(GenerateOptions)} - {"output"}
     unknown = next((name for name in options if name not in known), None)
@@ -118,8 +117,8 @@ def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Return the plan of a walk, with a limited attention window. Raises a LingBotError for an invalid option or file,
-    and for a model that cannot walk, such as the base model."""
+    """Return the plan of a walk, with a limited attention window. Raises InputError for a model that cannot walk, such
+    as the base model."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -148,7 +147,6 @@ class LoadedModel:
     """A loaded model and the server's settings. All engines of the model share the weights."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
-        """Load the model of `plan`. Raises a LingBotError if memory is too small."""
         self.plan, self.settings = plan, LiveSettings()
         with StageRecorder(plan.device, show) as stages:
 
@@ -168,8 +166,8 @@ class LoadedModel:
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
-        """Return a new engine with the given `settings`, by default the server's. Raises InputError for invalid
-        settings, and for settings that need more memory than planned."""
+        """Return a new engine with the given `settings`, by default the server's. Raises InputError for settings that
+        need more memory than planned."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk
@@ -207,8 +205,7 @@ class LoadedModel:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return an engine that can repeat the saved walk in the folder `walk`. Raises InputError if the walk cannot be
-        repeated or needs more memory than planned."""
+        """Return an engine that can repeat the saved walk in the folder `walk`."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.settings["cells"])
         window, sink, chunk = (replay.settings[name] for name in ("window", "sink", "chunk"))

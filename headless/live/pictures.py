@@ -27,7 +27,6 @@ class Example(NamedTuple):
 
     name: a caption, such as the prompt or the file's name.
     own: whether this is the server's start image.
-    data: the content of the image file.
     kind: the media type of `data`, such as image/png.
     """
 

@@ -36,8 +36,8 @@ class WalkRecording:
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the writing thread. `first`: the number of the first frame in the walk. `tell(message)` is called for
-        the first dropped frame, and when writing fails."""
+        """Start the writing thread. `first`: the number of the first frame in the walk. `tell(message)` reports the
+        first dropped frame and a failure."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame

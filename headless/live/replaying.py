@@ -10,8 +10,7 @@ from .opening import LoadedModel
 
 
 def replay(loaded: LoadedModel, walk: Path, folder: Path) -> str:
-    """Repeat a saved walk within `folder`. Return a message that states whether the latents of both walks are equal.
-    Raises InputError for an invalid walk and for a full disk."""
+    """Repeat a saved walk within `folder`. Return a message that states whether the latents of both walks are equal."""
     engine = loaded.engine_of(walk)
     with Session.replay(engine, walk, folder=folder, fps=0) as session:
         for _ in session:

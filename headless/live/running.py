@@ -24,8 +24,8 @@ HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 async def serve(
     loaded: LoadedModel, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
-    """Serve the live page and its walks until a signal, and print the address. `port` 0 selects a free one. `token`,
-    `origins`: see `Site`. Raises InputError for an unusable port or host."""
+    """Serve the live page and its walks until a signal, and print the address. `port` 0 selects a free port. `token`,
+    `origins`: see `Site`."""
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():
         for number in END_SIGNALS:
@@ -92,8 +92,8 @@ async def running(
     limits: TimeLimits | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, WalkServer]]:
-    """Run a live server within this context. Yield its port and its WalkServer. For the arguments see `serve`. Raises
-    InputError for an unusable port or host."""
+    """Run a live server within this context. Yield its port and its WalkServer. Raises InputError for an unusable port
+    or host."""
     limits = limits or TimeLimits()
     site = Site(WalkServer(loaded, folder, limits), token, origins)
     runner = web.AppRunner(

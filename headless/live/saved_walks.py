@@ -46,7 +46,7 @@ def describe_walks(folder: Path) -> str:
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
     """Delete old saved walks, except the newest `keep`, running ones and those in `used`. Return the names, with a note
-    if other files stay. Raises InputError if a file cannot be deleted."""
+    if other files stay."""
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]
     removed = [walk for walk in old if walk.resolve() not in spared and not is_locked(walk / SETTINGS_FILE)]

@@ -43,7 +43,6 @@ class Site:
 
     token: the secret of other machines; empty if only this machine may connect.
     origins: other web pages that may connect, such as http://localhost:8000.
-    connections: the number of open connections.
     """
 
     server: WalkServer

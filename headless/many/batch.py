@@ -69,7 +69,7 @@ def run_batch(
     begin: Callable[[AnyPlan], str] = lambda _plan: "",
 ) -> Counts:
     """Make a batch's missing and outdated videos, and record the outcomes. `begin(plan)` is called before each group
-    and returns a note. Raises InputError for a folder in use, and for a foreign video."""
+    and returns a note. Raises InputError for a folder in use."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_batch(folder):
@@ -140,8 +140,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs with a missing or outdated video, with `overwrite` set. Raises InputError for a video without a
-    row."""
+    """Return the jobs with a missing or outdated video, with `overwrite` set. Raises InputError for a video that no
+    batch made."""
     waiting = []
     for job in jobs:
         if job not in manifest:

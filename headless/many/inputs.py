@@ -22,8 +22,8 @@ class InputHashes:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return SHA-256 hashes of a job's input files by option, such as "image", or package part, such as "vae". A
-        name with an unreadable file is left out."""
+        """Return SHA-256 hashes of a job's input files, by option or package part. A name with an unreadable file is
+        left out."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):

@@ -61,7 +61,7 @@ class Job:
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
     """Return the jobs in a .jsonl or .csv file. `defaults`: the options that a job does not set. Raises InputError for
-    an invalid job, for a repeated name, and for a file without jobs."""
+    an invalid or repeated job."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:

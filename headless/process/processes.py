@@ -168,7 +168,7 @@ def check_gpus(count: int, device: str | None) -> None:
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
     """Run `python -m lingbot_world ARGUMENTS` in `count` processes. Return 0, or the exit code of a failure. Raises
-    InputError as `check_gpus` does, and LingBotError if a process was killed."""
+    LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
