@@ -37,8 +37,6 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Read a pose folder. The result's notes warn of a doubtful matrix convention. `actions`: whether to read
-    action.npy."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)

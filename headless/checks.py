@@ -99,13 +99,13 @@ class Plan(RunInputs):
 
 
 def pluralize(count: int, thing: str) -> str:
-    """Return a count and its noun, such as "1 step" or "2 steps". `thing`: the singular."""
+    """Return a count with the singular noun `thing`, such as "1 step" or "2 steps"."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if one of the options `names` differs from its default. `reason`: why the model does not use the
-    option, for the message."""
+    """Raise InputError if one of the options `names` differs from its default. `reason`: why the model ignores the
+    option."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -113,8 +113,7 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
-    """Raise InputError if an option's value is outside its choices or range, or does not suit another option or this
-    machine."""
+    """Raise InputError if an option is outside its choices or range, or does not suit other options or this machine."""
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):

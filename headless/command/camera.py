@@ -222,8 +222,7 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Lock the output files, because making a path may take minutes. Raises a LingBotError if they cannot be
-    written."""
+    """Lock the output files, because making a path may take minutes."""
     target = Path(arguments.output)
     check_camera_output(target)
     one_file = target.suffix.lower() == ".json"

@@ -101,7 +101,6 @@ def _is_output_broken() -> bool:
 
 
 def _failed(arguments: argparse.Namespace, message: str) -> int:
-    """Print an error message with the files that the run has left. Return the exit code."""
     left = getattr(arguments, "interrupted", None)
     files = f"; {left}" if isinstance(left, FileWatcher) and left else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)
@@ -184,7 +183,6 @@ def _add_completion(commands: Any, parser: argparse.ArgumentParser) -> None:
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Make shtab complete file names for all arguments that take a text without fixed choices."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

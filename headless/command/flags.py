@@ -51,8 +51,7 @@ def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
 
 
 def read_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return the prompt of --prompt or --prompt_file, or None. Raises InputError if both are set, and for an unreadable
-    file."""
+    """Return the prompt of --prompt or --prompt_file, or None. Raises InputError if both are set."""
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:
@@ -173,8 +172,7 @@ def with_flags(message: str, options: Collection[str] = ()) -> str:
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that analyses a video, and return its parser. `help`: the line in the list of commands.
-    `description`: the help page."""
+    """Add a command that analyses a video, and return its parser. `help`: the line in the list of commands."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)

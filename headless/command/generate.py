@@ -154,7 +154,6 @@ def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt, or "" to take the continued state's prompt. Raises InputError if there is neither."""
     prompt = flags.read_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
@@ -169,6 +168,5 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 
 
 def _print(arguments: argparse.Namespace, *lines: str) -> None:
-    """Print lines to standard output, or to standard error if the video goes to standard output."""
     if lines:
         print(*lines, sep="\n", file=sys.stderr if str(arguments.output) == STDOUT else sys.stdout, flush=True)

@@ -181,7 +181,6 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set the options in `arguments` that a replay takes from its walk. A `--dtype` that the user set stays."""
     from ...live.folder.replay import Replay
     from ...options import CELL
 

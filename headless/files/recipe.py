@@ -56,7 +56,6 @@ def hash_files(options: GenerateOptions) -> dict[str, str]:
 
 
 def _hash(paths: list[Path]) -> str:
-    """Return a hash of files' sizes and contents. Large files are sampled."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size

@@ -143,7 +143,6 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Rename the temporary files. With `overwrite`, delete older PNG files after the last frame."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []

@@ -92,8 +92,7 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
 
 
 def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a package's live.json recommends and the user has not set. Raises InputError for an
-    invalid file."""
+    """Return the options that a package's live.json recommends and that the user has not set."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     text = text_of(file)

@@ -125,7 +125,6 @@ class _SegmentedVideo:
         self._parts.pipe = self._file
 
     def close(self, frames: int) -> None:
-        """Write the last part and close the file, with the last frame repeated up to `frames` frames."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:

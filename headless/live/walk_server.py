@@ -112,7 +112,6 @@ class WalkServer:
             client.queue_message({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
-        """Let the first client of the queue use the model, or mark the model as free."""
         self._taken = bool(self._queue)
         if self._queue:
             self._queue.popleft()[0].set_result(None)
@@ -225,7 +224,6 @@ class WalkServer:
         self._limit_hold()
 
     def _limit_hold(self) -> None:
-        """Set the time at which a walk without a connection ends, which is earlier if another client waits."""
         if self._held is not None:
             self._held.cancel()
         limit = self.limits.reconnect_in_line if self._queue else self.limits.reconnect

@@ -117,7 +117,7 @@ class _Attempt:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups from the queue `waiting` on an actor. If it is lost, queue its unfinished jobs again."""
+    """Run groups from the queue `waiting` on an actor. After a loss of the actor, queue the unfinished jobs again."""
     import ray
 
     worker = None

@@ -96,7 +96,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield (line number, non-empty values by column) of a .csv file. Raises InputError for an invalid table."""
+    """Yield (line number, non-empty values by column) of a .csv file."""
     rows = csv.DictReader(StringIO(text), strict=True)
     try:
         names = rows.fieldnames or ()
@@ -164,7 +164,6 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return `given`, converted to the type of the option `name`. Raises InputError if this is impossible."""
     expected = "a number"
     try:
         if name == "guide_scale":

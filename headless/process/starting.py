@@ -84,7 +84,6 @@ def wait_for_triton(device: torch.device) -> None:
 
 @cache
 def _triton(gpu: int) -> Thread:
-    """Start Triton on a GPU in a thread. Later calls return the same thread."""
     thread = Thread(target=_start_triton, args=(gpu,))
     thread.start()
     return thread
