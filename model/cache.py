@@ -10,7 +10,7 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""After this many fills without a read, a cache is disabled, because it saves no time."""
+"""A cache is disabled after this many fills without a read of its tensors."""
 
 
 class BlockCache:
@@ -26,8 +26,8 @@ class BlockCache:
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache. A `steady` cache keeps its tensors' addresses for CUDA graphs: `put` copies new values
-        into the old tensors."""
+        """Create an empty cache. A `steady` cache reuses the memory of old tensors, so that CUDA graphs find new values
+        at the same addresses."""
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
@@ -52,7 +52,6 @@ class BlockCache:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of the cached tensors."""
         return self._nbytes
 
     def attach(self, source: Tensor) -> bool:
@@ -71,14 +70,14 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free the source and all tensors. Return the bytes of the cached tensors, without the spare ones."""
+        """Free the source, the cached tensors and the spare tensors. Return the bytes of the cached tensors."""
         freed = self.clear_source()
         self._spare = {}
         return freed
 
     def clear_source(self) -> int:
-        """Remove the source and the cached tensors. Return the bytes of the tensors, whose memory a `steady` cache
-        keeps for reuse."""
+        """Remove the source and the cached tensors, and return the tensors' bytes. A `steady` cache keeps the memory
+        for reuse."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -100,13 +99,13 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Mark the cached tensors as read. The replay of a CUDA graph reads them without `get`, which marks them
-        otherwise."""
+        """Mark the cached tensors as read. Call this after the replay of a CUDA graph, which reads them without
+        `get`."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add tensors, by block, that the replay of a CUDA graph has computed, without a copy. Blocks already in the
-        cache are skipped."""
+        """Add tensors that the replay of a CUDA graph has computed, without copying them. Skip blocks that are already
+        in the cache."""
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
             self._blocks[block] = blocks[block]
@@ -114,8 +113,8 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context manager that restores the cache's source and entries on exit, but not values overwritten in
-        place."""
+        """A context manager that restores the cache's source and entries on exit. Values overwritten in place are not
+        restored."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -123,8 +122,8 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache the two tensors of a block. Copy them into spare tensors of equal shape, dtype and device if there are
-        any."""
+        """Cache a block's two tensors, or copy their values into its spare tensors if shapes, dtypes and devices
+        match."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -139,7 +138,7 @@ class BlockCache:
 
 
 class PromptCache(BlockCache):
-    """A cache of each block's cross-attention keys and values of the prompt, [B, tokens, dim] each."""
+    """A cache of the prompt's keys and values for each block's cross-attention, [B, tokens, dim] each."""
 
     embedded: Tensor | None
     """The current step's embedded prompt [B, tokens, dim]. The cached keys and values are valid only for this tensor
@@ -153,11 +152,11 @@ class PromptCache(BlockCache):
 
 
 class CameraCache(BlockCache):
-    """A cache of each block's scale and shift from the camera, [1 or B, tokens, dim] each. Each of the base model's
-    experts needs its own.
+    """A cache of each block's scale and shift from the camera, [1 or B, tokens, dim] each. The base model's two experts
+    must not share a cache.
 
-    prompt: the PromptCache of the prompt's keys and values.
-    limit_bytes: the most bytes of both caches together, or None.
+    prompt: the cache of the prompt's keys and values.
+    limit_bytes: the largest size of both caches together; None means no limit.
     """
 
     tokens: Tensor | None
@@ -189,7 +188,7 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether `nbytes` more bytes fit within `limit_bytes`. False without a camera, such as after `clear`."""
+        """Whether `nbytes` more bytes fit within `limit_bytes`. False if no camera is attached."""
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes

@@ -27,8 +27,8 @@ MOST_MISSING = 10
 class ModelConfig:
     """The sizes of one LingBot-World transformer.
 
-    control: camera values per pixel: 6, 7 with actions, None without camera layers.
-    causal: whether the model predicts the video chunk by chunk (Fast and 2.0).
+    control: camera values per pixel: 6; 7 with actions; None without camera layers.
+    causal: whether the model predicts the video chunk by chunk.
     """
 
     dim: int
@@ -52,8 +52,8 @@ class ModelConfig:
         num_heads: int | None = None,
         causal: bool = False,
     ) -> "ModelConfig":
-        """Return the config for these logical (dequantized) weight shapes, by official name. Raise CheckpointError if
-        they are not a LingBot-World transformer's.
+        """Return the config of a model with these logical (dequantized) weight shapes, by official name. Raise
+        CheckpointError if the shapes are not a LingBot-World transformer's.
 
         num_heads: None assumes a head size of 128.
         text_len: the number of tokens of a padded prompt.
@@ -93,8 +93,8 @@ class ModelConfig:
 
     @property
     def control_channels(self) -> int:
-        """The channels of the camera tensor: `control` values for each of a latent pixel's 8x8 pixels; 0 without camera
-        layers."""
+        """The channels of the camera tensor: `control` values for each of the 8x8 pixels of a latent pixel. 0 without
+        camera layers."""
         return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -26,7 +26,7 @@ from .ops.pointwise import residual_dtype
 from .parallel import WHOLE_VIDEO, WholeVideo
 
 MOST_TIMES = 128
-"""The most entries of a cache of time embeddings. A full cache is emptied before the next entry is added."""
+"""A cache of time embeddings has at most this many entries. A full cache is emptied before the next entry."""
 
 
 class LingBotWorldModel(nn.Module):
@@ -36,7 +36,7 @@ class LingBotWorldModel(nn.Module):
     attention: the self-attention function (see attention/exact.py).
     cross_attention: the function for attention to the prompt; None means `attention`.
     dtype: the dtype of parameters and matrix products; None means torch's default.
-    in_step: set to True if several processes run the same forwards in lockstep.
+    in_step: True if several processes run the same forwards; no forward is then repeated.
     """
 
     attention_mode: AttentionMode = "auto"
@@ -175,8 +175,8 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Whether all batch elements defer additions, which takes memory that quantizing q, k and v one by one
-        saves."""
+        """Whether all residual additions are deferred: only if q, k and v are quantized one by one, which saves
+        memory."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -191,8 +191,6 @@ class LingBotWorldModel(nn.Module):
         return kept[key]
 
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded prompts [rows, tokens, dim] and the lengths of the prompts, from the cache if
-        possible."""
         # then one padding token is enough: `attend_to_padded` weights it like all padding tokens
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
@@ -249,8 +247,8 @@ class LingBotWorldModel(nn.Module):
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Embed `camera` [B, 384 or 448, F, H, W], or read its tokens from `cache`. If all batch elements are equal,
-        the result has one."""
+        """Embed `camera` [B, 384 or 448, F, H, W], or read its tokens from `cache`. The result has one batch element if
+        all are equal."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):

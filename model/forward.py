@@ -96,7 +96,7 @@ class ForwardOptions(TypedDict, total=False):
     graphs: ForwardRecorder
     """The recorder of a causal model's forwards."""
     timestep: int
-    """A causal model's timestep as an int, the key of `times`. Reading the tensor would wait for the GPU."""
+    """A causal model's timestep as an int, for the key of `times`. Reading the tensor would wait for the GPU."""
     times: dict[Hashable, Times]
     """A cache of a causal model's Times, by (`timestep`, batch size, `weights`)."""
     weights: Hashable
@@ -107,8 +107,8 @@ NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))
 
 
 def check_inputs(x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, config: ModelConfig) -> None:
-    """Raise CameraError for an invalid camera, and InputError if another input of `LingBotWorldModel.forward` has a
-    wrong shape."""
+    """Raise CameraError for an invalid camera, and InputError for another input with a wrong shape (see
+    `LingBotWorldModel.forward`)."""
     if x.ndim != 5 or 0 in x.shape or x.shape[1] != config.in_dim or x.shape[3] % 2 or x.shape[4] % 2:
         raise InputError(
             f"the latent is {list(x.shape)}; the model takes [batch, {config.in_dim}, frames, height, width] with "

@@ -51,8 +51,8 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits for the work queued before this call on the current streams of `devices`, without
-    effect for non-CUDA devices."""
+    """Return a function that waits for all work queued so far on the current streams of `devices`. Devices other than
+    CUDA are ignored."""
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
 

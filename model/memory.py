@@ -38,7 +38,7 @@ def activation_bytes(
     frames, height, width: the size of the latent.
     batch: the number of prompts.
     camera: whether the model gets a camera, which all prompts share.
-    keys: the number of tokens to which each token attends; None means all.
+    keys: the number of tokens to which each token attends; None means the latent's.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize

@@ -16,8 +16,8 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""A function that calls actions, which start or await an exchange. While CUDA graphs are recorded, it adds the actions
-to the replay instead."""
+"""A function that calls actions, which start or await an exchange. While CUDA graphs are recorded, the function adds
+the actions to the replay instead."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -173,7 +173,8 @@ class Exchanges:
     `between`."""
 
     IN_TURNS = 4
-    """The number of exchanges in a block: q, k, v and attention's result. All blocks share their static buffers."""
+    """The number of exchanges in a block: q, k, v and attention's result. All blocks share the exchanges' static
+    buffers."""
 
     between: Between
 

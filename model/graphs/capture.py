@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..host_memory import pause_collector
 
 ONE_AT_A_TIME = Lock()
-"""The lock for recording a CUDA graph. During a recording, torch cannot free cached memory for other threads."""
+"""A lock to hold during a recording, so that only one thread records a CUDA graph at a time."""
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def failure_of(record: Callable[[], object]) -> BaseException | None:
-    """Call `record` during a recording. Return its exception, or None. The exception has no traceback, which would keep
+    """Call `record` during a recording. Return its exception, or None. The traceback is removed, because it would keep
     tensors alive."""
     try:
         record()
@@ -45,8 +45,8 @@ def failure_of(record: Callable[[], object]) -> BaseException | None:
 
 
 def message_of(failure: BaseException | None) -> str:
-    """Return the message of `failure`, or its type's name, or an empty string for None. Raise a `failure` that is not
-    an Exception."""
+    """Return the message of `failure`, or the name of its type if the message is empty; for None, an empty string.
+    Raise a `failure` that is not an Exception."""
     if failure is None or isinstance(failure, Exception):
         return "" if failure is None else str(failure) or type(failure).__name__
     raise failure

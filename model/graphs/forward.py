@@ -34,7 +34,6 @@ class _Recording:
         self._steps: list[Callable[[], object]] = []
 
     def begin(self) -> None:
-        """Start to record kernels without running them."""
         self._graph = torch.cuda.CUDAGraph()
         # "thread_local": other threads may allocate and wait during the recording
         self._graph.capture_begin(self._pool, capture_error_mode="thread_local")
@@ -70,7 +69,7 @@ class ForwardGraphs:
 
     @property
     def recorded(self) -> int:
-        """The number of recorded kinds of forwards (see `run`)."""
+        """The number of recorded forwards."""
         return len(self._recordings)
 
     def clear(self) -> int:
@@ -85,8 +84,8 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)` as a new tensor. The first forward of a kind is computed, the second is
-        recorded and tested, later ones are replayed. After a failure, every forward is computed."""
+        """Return `compute(given, options)` as a new tensor. Among forwards with the same kernels and memory, the first
+        is computed, the second recorded and tested, later ones replayed. After a failure, every forward is computed."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)

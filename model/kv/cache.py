@@ -58,7 +58,7 @@ class KeyValueCache:
         frame_tokens: the number of tokens of a latent frame.
         held: window and sink (first frames that always stay), in latent frames.
         chunk: the number of latent frames of a chunk.
-        place: `fp8` requires that `choose_8bit.takes_operands` is True for the device.
+        place: location and format; `fp8` requires `choose_8bit.takes_operands` for the device.
         """
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:
@@ -92,8 +92,8 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the current forward may be repeated after a failure. False if it may already have overwritten earlier
-        frames."""
+        """Whether the current forward may be repeated after a failure. False if the forward may already have
+        overwritten earlier frames."""
         return not self.keep or self._place.in_place
 
     @property
@@ -122,8 +122,8 @@ class KeyValueCache:
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """A context manager that makes forwards run the kernels of a full window, so that CUDA graphs can be recorded
-        early."""
+        """A context manager that makes forwards run the kernels of a full window, even if some slots are still
+        empty."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -231,7 +231,8 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Tensor | Unrotated, tuple[Scaling, Scaling]]:
-        """Return the keys, and the Scalings of keys and values, which the first forward with `keep` fixes."""
+        """Return the keys and the Scalings of keys and values. The first forward with `keep` sets the video's
+        Scalings."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)

@@ -46,10 +46,10 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the shape (tokens, columns) and dtype of each tensor that `fetch` returns for a block. In int8, scales
-    follow the keys and the values.
+    """Return the shape (tokens, columns) and dtype of each tensor that `fetch` returns for a block. In int8, the keys
+    and the values are each followed by their scales.
 
-    frames: the number of latent frames of the attention window, and of a chunk.
+    frames: the number of latent frames of the window, and of a chunk.
     frame_tokens: the number of tokens of a latent frame.
     """
     tokens = frames[0] * frame_tokens

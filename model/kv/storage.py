@@ -25,7 +25,7 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[TokenRange]) -> None:
-        """Select the tokens of earlier frames that `fetch` must provide. Here all tokens are on the device."""
+        """Select the tokens of earlier frames that `fetch` must provide. This storage always provides all tokens."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
         """Return a block's tensors [tokens, columns] on the device. Rows that `begin` did not select are undefined, and
@@ -39,7 +39,7 @@ class DeviceStorage:
 
 
 class _Copy(NamedTuple):
-    """A copy of a block from host memory to `buffers`. The event `arrived` marks its end; None without CUDA."""
+    """A pending copy of a block to `buffers`. The event `arrived` is None without CUDA."""
 
     block: int
     buffers: list[Tensor]
@@ -47,14 +47,14 @@ class _Copy(NamedTuple):
 
 
 class HostStorage:
-    """The storage of all blocks' tensors in host memory. While a block computes, the next one is copied to the
-    device."""
+    """The storage of all blocks' tensors in host memory. While a block computes, the next block's tensors are copied to
+    the device."""
 
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate `stored` tokens for each block in host memory, and copy buffers on the device. `shapes` are those of
-        a block's tensors from `fetch`."""
+        """Allocate `stored` tokens for each block in host memory, and copy buffers on the device. `shapes` describes
+        the tensors that `fetch` returns."""
         self._device = device
         self._past: Sequence[TokenRange] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
@@ -91,7 +91,6 @@ class HostStorage:
                     row.record_stream(self._stream)
 
     def _start_copy(self, block: int) -> _Copy:
-        """Start to copy a block's earlier frames to the least recently used buffers."""
         self._turn = (self._turn + 1) % self.BUFFERS
         buffers = self._buffers[self._turn]
         with self._behind_current_work():
@@ -112,7 +111,8 @@ class SplitStorage:
     """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """Use `device` for the blocks with the indices `on_device`, and `host` for the others of `blocks` blocks."""
+        """Use `device` for the blocks with the indices `on_device`, and `host` for the others. `blocks` is the number
+        of all blocks."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

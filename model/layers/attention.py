@@ -56,7 +56,7 @@ class SelfAttention(_Attention):
 
         modulation: shift, 1 + scale, and gate, [B, 3, dim].
         reference: a tensor with the dtype for GEMMs and attention.
-        extend: adds earlier frames to (queries, keys, values), or None.
+        extend: a function that adds earlier frames' keys and values, or None.
         """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
@@ -100,8 +100,8 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Whether q, k and v are quantized one by one to Operands: in 8-bit attention by one process, without KV cache,
-        torch.compile or patches."""
+        """Whether q, k and v are quantized one by one to Operands: in 8-bit attention of a single process, without KV
+        cache, torch.compile or patches."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
@@ -112,8 +112,7 @@ class SelfAttention(_Attention):
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return attention [tokens, dim] of this process's tokens, in an 8-bit `dtype` only if the kernel can write
-        it."""
+        """Return the attention result [tokens, dim], in an 8-bit `dtype` only if the kernel can write 8 bits."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -142,7 +141,7 @@ class CrossAttention(_Attention):
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
         """Return the keys after their norm, and the values, of the embedded prompts `context`, [B, tokens, dim] each.
-        `stream` has the norm's device."""
+        The norm's weight moves to the device of `stream`."""
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]

@@ -118,7 +118,6 @@ class Block(nn.Module):
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
-        """Return the prompts' keys and values from the cache, or compute them, and cache them if there is room."""
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
         cached = cache.prompt.get(self.index)
@@ -142,7 +141,7 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return the scale and shift of all tokens from the cache, or None without a cache or room for them."""
+        """Return all tokens' scale and shift, computed and cached if necessary, or None without a cache or room."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)
@@ -183,7 +182,6 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return one group of batch elements for each camera in `cameras` [1 or B, tokens, dim]."""
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Linear and norm layers, and the functions that read the weights of these layers or of a host's."""
+"""The linear and norm layers, and the functions through which the model reads a layer's weights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,8 +23,8 @@ Operations: TypeAlias = Any
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
-    """Return a plain or quantized weight as a plain tensor in the dtype of `reference`. A DecodedParameter stays on its
-    own device."""
+    """Return a plain or quantized weight as a plain tensor in the dtype of `reference`. A DecodedParameter is decoded
+    on its own device, others on the device of `reference`."""
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
     weight = weight.to(device=reference.device, dtype=reference.dtype)
@@ -40,7 +40,7 @@ class Linear(torch.nn.Linear):
 
     arithmetic: "fp8" or "int8" for 8-bit products in `prepared`; else the compute dtype.
     own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
-    changes: matrices or pairs of factors (LoRAs) added to the weight; they disable 8-bit products.
+    changes: LoRAs, matrices or pairs of factors, added to the weight without 8-bit products.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -99,7 +99,7 @@ class TorchOperations:
 @contextmanager
 def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
     """Yield a function that applies a linear layer to inputs with the device and dtype of `reference`. The weight is
-    decoded or quantized once, and freed on exit. A layer with hooks or of an unknown class is yielded itself."""
+    decoded or quantized once, and freed on exit. A layer with hooks is yielded unchanged."""
     own = getattr(layer, "prepared", None)
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
         yield layer
@@ -139,7 +139,7 @@ class ExactLayer:
         self.parts = weight, bias
 
     def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
-        """Return a new layer with this weight [out, in] and this bias [out] or None, for `joined`."""
+        """Return a new layer with this weight [out, in] and this bias [out] or None."""
         return ExactLayer(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -173,8 +173,8 @@ def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that concatenates the results of `layers`. Return None unless all have the same class and
-    biases, and are adjacent in memory."""
+    """Return one layer that concatenates the results of `layers`. Return None unless all are of the same class, have a
+    bias, and lie next to each other in memory."""
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None

@@ -75,7 +75,7 @@ class Residual:
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
-        """Return the residual stream of a slice of the tokens: this object for all tokens, else a settled view that
+        """Return the residual stream of a slice: this object if the slice contains all tokens, else a view of x that
         never defers."""
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
@@ -88,8 +88,8 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim]. `defer_all` defers every addition, not
-    only the last element's."""
+    """Return the residual stream of each batch element of x [B, tokens, dim]. Every addition is deferred only with
+    `defer_all` or a single element."""
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 

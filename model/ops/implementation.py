@@ -30,8 +30,8 @@ def slices(length: int, limit: int) -> Iterator[slice]:
 
 
 def run(name: str, x: Tensor, *arguments: Any) -> Tensor:
-    """Return the result of the operation `name` for x and `arguments`. During torch.compile the operation runs in plain
-    torch."""
+    """Run the operation `name` on x and `arguments`, and return its result. During torch.compile the operation runs in
+    plain torch."""
     if torch.compiler.is_compiling():
         return _in_plain_torch(name)(x, *arguments)
     return implementation(name, x.device.type)(x, *arguments)
@@ -43,8 +43,8 @@ def _in_plain_torch(name: str) -> Callable[..., Tensor]:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """Return the function that computes the operation `name` on a device type. Raise InputError if `mode` is not one of
-    MODES. A `mode` of None means LINGBOT_POINTWISE."""
+    """Return the function that computes the operation `name` on a device type. Raise InputError if `mode`, by default
+    the value of LINGBOT_POINTWISE, is not one of MODES."""
     by_table = "eager" if settings().get("norms") == "torch" else "auto"
     mode, run_plain = mode or os.environ.get(VARIABLE) or by_table, _in_plain_torch(name)
     if mode not in MODES:
@@ -109,7 +109,6 @@ _BY_PARTS: dict[str, Callable[..., Tensor]] = {
 
 
 def _tokens_of(argument: Any, part: slice) -> Any:
-    """Return the rows `part` of each matrix in `argument`, also in tuples, and anything else unchanged."""
     if isinstance(argument, tuple):
         parts = (_tokens_of(each, part) for each in argument)
         return NormRope(*parts) if isinstance(argument, NormRope) else tuple(parts)
@@ -117,8 +116,8 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`, and `plain` on each GPU on which `fast` has failed. torch.OutOfMemoryError
-    does not count as a failure, and is raised."""
+    """Return a function that calls `fast`, or `plain` on a GPU on which `fast` has failed. torch.OutOfMemoryError does
+    not count as a failure, and is raised."""
     broken: set[torch.device | None] = set()
 
     def run(*arguments: Any) -> T:
@@ -137,7 +136,6 @@ def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Calla
 
 
 def _device_of(argument: Any) -> torch.device | None:
-    """Return the device of the first tensor in `argument`, also in nested tuples, or None."""
     if isinstance(argument, Tensor):
         return argument.device
     found = (_device_of(each) for each in argument) if isinstance(argument, tuple) else ()
@@ -145,8 +143,8 @@ def _device_of(argument: Any) -> torch.device | None:
 
 
 def on_its_gpu(run: Callable[..., T]) -> Callable[..., T]:
-    """Return a function that calls `run` with its first argument's GPU as the current device, on which comfy-kitchen
-    launches kernels."""
+    """Return a function that calls `run` with its first argument's GPU as the current device, which comfy-kitchen
+    uses."""
 
     @wraps(run)
     def on_gpu(x: Tensor, *others: Any) -> T:

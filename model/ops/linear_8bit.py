@@ -113,13 +113,13 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Whether the kernel for the 8-bit weight `values` [out, in] quantizes its inputs itself: comfy-kitchen's int8
-    kernel, without torch.compile."""
+    """Whether the kernel for the 8-bit weight `values` [out, in] quantizes its inputs itself. True for comfy-kitchen's
+    int8 kernel, except during torch.compile."""
     return _by_kitchen(values.dtype, values.device)
 
 
 def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a weight of `width` columns should be rotated (see rotation.py): for comfy-kitchen's int8 kernel, if
+    """Whether a weight of `width` columns should be rotated (see rotation.py). True for comfy-kitchen's int8 kernel, if
     `width` is a multiple of GROUP."""
     return width % GROUP == 0 and _by_kitchen(dtype, device)
 

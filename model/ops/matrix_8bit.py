@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The number of each 8-bit dtype to which quantization scales the largest magnitude."""
+"""The number to which quantization scales the largest magnitude, for each 8-bit dtype."""
 
 Activation = Literal["none", "gelu", "silu"]
 """The name of an activation function; "gelu" is the tanh form."""

@@ -10,7 +10,7 @@ from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
-"""The largest Euclidean lengths of a query and a key in 8 bits, so that their product fits into fp16 for our Hopper
+"""The largest Euclidean lengths of a query and a key in 8 bits. The dot product then fits into fp16 in our Hopper
 kernel."""
 
 

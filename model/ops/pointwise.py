@@ -24,13 +24,13 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its RMSNorm over all channels times weight [dim], and return x."""
+    """Replace x [tokens, dim] by RMSNorm(x) * weight [dim] over all channels, and return x."""
     return run("rms_norm_", x, weight, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, heads*head_dim] by RoPE of its RMSNorm over all heads times weight, and return x. RoPE rotates
-    adjacent channels by cos and sin [tokens, head_dim / 2]."""
+    """Replace x [tokens, heads*head_dim] by RoPE(RMSNorm(x) * weight), and return x. The norm covers all heads. RoPE
+    rotates adjacent channels by cos and sin [tokens, head_dim / 2]."""
     return run("rms_rope_", x, weight, cos, sin, eps)
 
 
@@ -50,8 +50,8 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's shift, scale and gate of self-attention, then of the feed-forward, [B, 6, dim]: times + weights,
-    plus 1 for scales."""
+    """Return times + weights [B, 6, dim], plus 1 for scales: a block's shift, scale and gate of self-attention, then of
+    the feed-forward."""
     return run("modulated", times, weights)
 
 
@@ -120,8 +120,8 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. To decode the result of `to_fp8_`, invert
-    its factor."""
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. To decode the result of `to_fp8_`, pass
+    the inverse of its factor."""
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -147,8 +147,8 @@ def merge_fp8_(
 def merge_(
     out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None = None, rest_log_sums: Tensor | None = None
 ) -> Tensor:
-    """Write attention over all keys to `out` [tokens, heads, head_dim], and return `out`: the sum of softmax(log_sums)
-    * parts.
+    """Write attention over all keys to `out` [tokens, heads, head_dim], and return `out`. The parts are weighted by
+    softmax(log_sums).
 
     parts: attention over each of n parts of the keys, [n, tokens, heads, head_dim], contiguous.
     log_sums: the logarithms of the softmax denominators, fp32 [n, heads, tokens].

@@ -107,7 +107,7 @@ _register("fp8", "torch-one-scale", _fp8_then_scales)
 def _kitchen_product(
     x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype, gelu: bool = False
 ) -> Tensor:
-    """Return the product by comfy-kitchen, which quantizes x. Raise RuntimeError if comfy-kitchen would use plain
+    """Return the int8 product by comfy-kitchen, which quantizes x. Raise RuntimeError if comfy-kitchen would use plain
     torch."""
     kitchen = import_module("comfy_kitchen")
     arguments: dict[str, Any] = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
@@ -131,8 +131,8 @@ def _without_kitchen(
 
 @cache
 def kitchen_takes_gelu(device: torch.device) -> bool:
-    """Whether comfy-kitchen's kernel can apply GELU before it quantizes an input: not in old versions, nor on Turing
-    GPUs."""
+    """Whether comfy-kitchen's int8 kernel can apply GELU before it quantizes an input. False for old versions and on
+    Turing GPUs."""
     turing = card_of(device).capability[0] == 7
     return not turing and "input_act" in signature(import_module("comfy_kitchen").int8_linear).parameters
 

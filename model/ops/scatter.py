@@ -13,7 +13,7 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE, which the kernel that converts or stores x applies."""
+    """Queries or keys x [tokens, dim] before norm and RoPE. The kernel that converts or stores x applies both."""
 
     x: Tensor
     norm_rope: NormRope
@@ -65,8 +65,8 @@ def scatter_qkv_(
     given: tuple[Unrotated, Unrotated, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
-    """Write keys and values to the rows `rows` (int64 [tokens]) of `out`, and return the queries [tokens, dim], in one
-    operation. Norm and RoPE are applied to queries and keys. `given` may be overwritten.
+    """Write keys and values to the rows `rows` (int64 [tokens]) of `out`, and return the queries [tokens, dim]. Norm
+    and RoPE are applied to queries and keys. `given` may be overwritten.
 
     out: tensors [n, dim] for keys and for values; None skips the values.
     scalings: (shift, factor) for keys and for values, or None.
