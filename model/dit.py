@@ -79,7 +79,6 @@ class LingBotWorldModel(nn.Module):
         """Set the number format of matrix products in the blocks' linear layers, except for the prompt's keys and
         values.
 
-        arithmetic: "auto" and "bf16" mean the compute dtype, "8bit" means fp8 or int8.
         own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
         """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
@@ -105,12 +104,12 @@ class LingBotWorldModel(nn.Module):
         camera: Tensor | None = None,
         options: ForwardOptions = NO_OPTIONS,
     ) -> Tensor:
-        """Return the velocity [B, 16, F, H, W] in fp32, or in fp64 for an fp64 model. If memory runs out, compute once
-        more without the camera cache. Raise InputError or CameraError for invalid shapes.
+        """Return the velocity [B, 16, F, H, W] in fp32, or in fp64 for an fp64 model. Raise InputError or CameraError
+        for invalid shapes.
 
         x: noisy latent, mask and image latent, concatenated to [B, 36, F, H, W].
         timestep: [B] or [1], 0 to 1000.
-        context: prompts [B or 1, L, text_dim]; short ones are padded with zeros.
+        context: prompts [B or 1, L, text_dim].
         camera: [B or 1, 384, F, H, W], or 448 channels for an action model.
         """
         check_inputs(x, timestep, context, camera, self.config)

@@ -32,12 +32,10 @@ def activation_bytes(
     camera: bool = True,
     keys: int | None = None,
 ) -> int:
-    """Return the peak GPU memory of a forward in bytes, for one process. Stored weights, inputs, output, camera cache
-    and GEMM workspaces are not included. With 8-bit attention the result is an upper limit.
+    """Return the peak GPU memory of a forward in bytes, besides stored weights, inputs, output, camera cache and GEMM
+    workspaces.
 
-    frames, height, width: the size of the latent.
-    batch: the number of prompts.
-    camera: whether the model gets a camera, which all prompts share.
+    batch: the number of prompts, which share the camera.
     keys: the number of tokens to which each token attends; None means the latent's.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes

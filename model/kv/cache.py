@@ -56,8 +56,6 @@ class KeyValueCache:
         """Create the cache. Raise InputError if the window has no room for the sink and a chunk.
 
         frame_tokens: the number of tokens of a latent frame.
-        held: window and sink (first frames that always stay), in latent frames.
-        chunk: the number of latent frames of a chunk.
         place: location and format; `fp8` requires `choose_8bit.takes_operands` for the device.
         """
         window, sink = held.frames, held.sink

@@ -50,7 +50,6 @@ def stored_shapes(
     and the values are each followed by their scales.
 
     frames: the number of latent frames of the window, and of a chunk.
-    frame_tokens: the number of tokens of a latent frame.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:

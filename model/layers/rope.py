@@ -25,8 +25,7 @@ AS_TRAINED = RopeScale()
 def rope_table(
     grid: tuple[int, int, int], head_dim: int, device: torch.device, first_frame: int = 0, scale: RopeScale = AS_TRAINED
 ) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of every token's RoPE angles, fp32 [frames*rows*columns, head_dim/2] each. The last
-    dimension has the frame's angles, then the row's, then the column's.
+    """Return the cosines and sines of every token's RoPE angles, fp32 [frames*rows*columns, head_dim/2] each.
 
     grid: the number of frames, rows and columns of tokens.
     first_frame: the grid's first latent frame, from the start of the video.

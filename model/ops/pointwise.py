@@ -136,8 +136,7 @@ def merge_fp8_(
     """Write merged attention * factor + shift to `out` [tokens, dim], and return `out`. factor [1] and shift [dim]
     decode the fp8 values.
 
-    parts: attention over each of n parts of the keys, [n, tokens, heads, head_dim].
-    log_sums: see `merge_`; None for a single part.
+    parts, log_sums: see `merge_`; log_sums is None for a single part.
     rest: one more part and its log_sums, or empty.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
@@ -151,8 +150,8 @@ def merge_(
     softmax(log_sums).
 
     parts: attention over each of n parts of the keys, [n, tokens, heads, head_dim], contiguous.
-    log_sums: the logarithms of the softmax denominators, fp32 [n, heads, tokens].
-    rest, rest_log_sums: one more part and its log_sums, or None.
+    log_sums: logarithms of the softmax denominators, fp32 [n, heads, tokens].
+    rest: one more part, or None.
     """
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 

@@ -65,13 +65,13 @@ def scatter_qkv_(
     given: tuple[Unrotated, Unrotated, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
-    """Write keys and values to the rows `rows` (int64 [tokens]) of `out`, and return the queries [tokens, dim]. Norm
-    and RoPE are applied to queries and keys. `given` may be overwritten.
+    """Write keys and values to the rows `rows` of `out`, and return the queries, after norm and RoPE of queries and
+    keys. `given` may be overwritten.
 
     out: tensors [n, dim] for keys and for values; None skips the values.
-    scalings: (shift, factor) for keys and for values, or None.
+    scalings: (shift, factor) for keys and for values, to write float8_e4m3fn.
 
-    With `scalings`, keys and values are written in float8_e4m3fn, and the queries are returned as by `rotated_fp8`.
+    With `scalings`, the queries are returned as by `rotated_fp8`.
     """
     (q, *_), (k, *_), v = given
     made = None
