@@ -71,8 +71,8 @@ class Points:
 
 
 def check_points(no_points: bool = False) -> None:
-    """Raise InputError if `no_points` is true, because a "ply" export has nothing else. Raise DependencyError without
-    pycolmap or OpenCV."""
+    """Check that points can be made. Raises InputError if `no_points` is true, and DependencyError without pycolmap or
+    OpenCV."""
     if no_points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
@@ -124,7 +124,7 @@ def _add_points(made: Exported, fps: float) -> Points:
 
 
 def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
-    """Return pycolmap's reconstruction, and the number of tracked points in each frame, int [n]."""
+    """Return pycolmap's reconstruction, and the number of tracked points per frame, int [n]."""
     colmap = pycolmap()
     write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
     model = colmap.Reconstruction(folder)
@@ -153,7 +153,7 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Write the keypoints and matches of tracked points. Return the number of points in each frame, int [n]."""
+    """Write the keypoints and matches. Return the number of tracked points per frame, int [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TRACKED_AT_ONCE])
     tracks = track_points([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])

@@ -62,7 +62,7 @@ def export_scene(
     """Write the sharpest frame of each `every` frames, unless it is blurred, and the cameras into a folder.
 
     frames: uint8 [H, W, 3] each, all of one size.
-    c2w: [n, 4, 4], the camera-to-world pose of each frame, in OpenCV axes.
+    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
     lens: [n, 4], fx, fy, cx, cy of each frame at 832x480.
     format: "nerfstudio", "colmap" or "ply"; for "ply" `add_points` makes the point cloud.
     shorter: whether the video may have fewer than n frames.
@@ -104,8 +104,7 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest frames as PNG files. Return their indices, the numbers of blurred and of read frames, and
-    (height, width)."""
+    """Write the sharpest frames. Return their indices, the numbers of blurred and read frames, and (height, width)."""
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 

@@ -28,7 +28,7 @@ PITCH_DEG = 1.5
 class WalkingCamera:
     """A steered camera with a position, a yaw, a pitch and their speeds.
 
-    unit: the length by which translations are divided for the model.
+    unit: translations are divided by this for the model.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RecordedCamera:
     """A camera that follows a path and ignores the user's inputs.
 
     frames_left: the number of video frames that remain of the path.
-    unit: the length by which translations are divided for the model.
+    unit: translations are divided by this for the model.
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:

@@ -19,20 +19,17 @@ from .folder.inputs import FrameInputs, Input
 KEYS = MOVE_KEYS + LOOK_KEYS
 """The keyboard keys that move the camera: w, a, s, d to walk, and i, j, k, l to look."""
 RUN, RUNNING = "shift", 2.0
-"""The keyboard key to run, and the factor by which it raises the walking speed."""
+"""The keyboard key to run, and the factor by which it speeds up walking."""
 FRAMES_PER_LATENT = 4
 """The number of video frames that a latent frame decodes to, except a video's first, which decodes to one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""The most taps (short key presses) that wait for the next chunk, and the most latent frames in a list of timed
-keys."""
+"""The most taps (short key presses) that wait for the next chunk, and the most rows of timed keys."""
 FURTHEST_LOOK = 720.0
 """The limit, in degrees, of the mouse movements that wait for the next chunk."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
 class _Pending(NamedTuple):
-    """The inputs before the last `Controls.take`, for `Controls.restore`."""
-
     down: dict[str, float]
     taps: list[tuple[str, float, float]]
     look: tuple[float, float]

@@ -54,12 +54,12 @@ class Engine:
     window: the attention window in latent frames, always limited.
     chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.
-    new_decoder: new_decoder(exact) returns a new decoder, in fp32 if `exact`.
+    new_decoder: new_decoder(exact) returns a decoder, in fp32 if `exact`.
     encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
     encode_prompt: maps a text to an embedding [1, L, D], in any thread.
     decoder: the decoder of the shown frames, "vae" or TINY_DECODER.
     new_preview: returns a tiny decoder for the shown frames; None for the VAE.
-    record: opens the video file of each saved walk; None without videos.
+    record: opens each walk's video file; None without videos.
     """
 
     config: ModelConfig

@@ -167,7 +167,6 @@ class ChunkMaker(ControlsMixin):
             self._run_commands()
 
     def _update_still(self) -> bool:
-        """Return `still`, and report a change of it."""
         still = self.still
         if still != self._still:
             self._still = still

@@ -10,11 +10,11 @@ from .controls import FRAMES_PER_LATENT
 from .shown.frames import Frames
 
 MARGIN = 0.03
-"""A chunk begins so early that its frames are expected this many seconds before they are needed."""
+"""A chunk's frames are expected this many seconds before they are needed."""
 RECENT_FRAMES = 32
 """The next chunk's delay is predicted from the chunks of this many recent video frames, at least two chunks."""
 RATE_SECONDS = 4.0
-"""The frame rate is measured over the last this many seconds."""
+"""The frame rate is measured over this many past seconds."""
 
 
 class Pace:

@@ -105,8 +105,8 @@ class Session(PromptedChunkMaker):
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that repeats the walk saved in the folder `walk` bit for bit. `options` are further
-        arguments of Session. Raises InputError if the engine has other settings."""
+        """Return a session that repeats the walk saved in the folder `walk` bit for bit. Raises InputError if the
+        engine has other settings."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.settings.get("events"), **options}

@@ -121,7 +121,7 @@ class WalkStore:
             file.seek(0, os.SEEK_END)
 
     def _try(self, write: Any) -> str:
-        """Call `write()`. If this fails, set `failure` and return the reason, else return an empty string."""
+        """Call `write()`. Return an empty string, or the reason if it fails."""
         try:
             write()
         except (OSError, InputError) as error:

@@ -158,8 +158,8 @@ class Walk(WalkWorld):
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and return an iterator that decodes its frames. Call only `update_cache` until
-        the iterator ends."""
+        """Make and save the next chunk, and return an iterator that decodes its frames. Then call `update_cache`, and
+        nothing else until the iterator ends."""
         chunk = self._next_chunk()
         frames = self._decoded_parts(chunk, decode_parts(chunk, self._decoder))
         self._save(chunk)
@@ -170,7 +170,7 @@ class Walk(WalkWorld):
         self._world.remember()
 
     def _next_chunk(self) -> LatentChunk:
-        """Make the next chunk. On a slow machine (see PREEMPT) a change of keys restarts it once."""
+        """Make the next chunk; on a slow machine (see PREEMPT) a change of keys restarts it once."""
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def check_keys(forward: int) -> None:

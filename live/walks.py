@@ -99,8 +99,7 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None without videos. `preview` selects the frames shown during the
-    walk."""
+    """Return a new video file for a walk, or None without videos."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, report)

@@ -172,7 +172,7 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply NODE.INPUT=VALUE. NODE is an id, title or class; VALUE is JSON or plain text."""
+    """Apply `setting`, NODE.INPUT=VALUE. NODE is an id, title or class; VALUE is JSON or plain text."""
     place, equals, text = setting.partition("=")
     if not equals or "." not in place:
         raise InputError(f"`set` {setting!r}: expected 'node title or id.input=value'")

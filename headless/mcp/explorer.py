@@ -53,8 +53,8 @@ class Explorer:
         return plan_start(self._ckpt, **begun)
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
-        """End the current walk, begin a new one, and return its description and last frame. `continue_from` is a saved
-        state or a walk's folder, in place of `image`."""
+        """End the current walk and begin a new one. `continue_from` is a saved state or a walk's folder, in place of
+        `image`."""
         from ...live import Session
         from ...live.worlds.example import find_events
         from ..live.opening import open_live
@@ -73,8 +73,7 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold keys for some seconds of video, at most LONGEST, and turn by `yaw` right and `pitch` up, in degrees.
-        Return the walk's description and last frame."""
+        """Hold keys for some seconds of video, at most LONGEST, and turn by `yaw` right and `pitch` up, in degrees."""
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
@@ -90,7 +89,7 @@ class Explorer:
                 session.hold(())
 
     def look(self) -> Seen:
-        """Return the description of the walk and the last frame, without making new video."""
+        """Return the view again, without making new video."""
         with self._lock:
             return self._describe(self._walk())
 

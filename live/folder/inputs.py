@@ -19,7 +19,7 @@ class Input(NamedTuple):
 
     kind: hold, look, stick, script, prompt, back, event, or time (a scheduled event).
     number: the sender's number for the input, or None.
-    arrived: the time of arrival, in seconds of time.monotonic.
+    arrived: the time of arrival by time.monotonic.
     row: the index in the chunk of the first affected video frame.
     """
 
@@ -86,8 +86,8 @@ class InputLog:
 
 
 def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return a saved walk's input rows by the first latent frame of their chunk. `settings` is the contents of
-    walk.json. Raises OSError, KeyError or ValueError if the rows are unreadable."""
+    """Return a saved walk's input rows, grouped by the first latent frame of their chunk. Raises OSError, KeyError or
+    ValueError if they are unreadable."""
     found: dict[int, list[Row]] = {}
     for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

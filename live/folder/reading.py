@@ -150,6 +150,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
+        # a mapped tensor would change when the file is rewritten
         return {name: tensor.clone() for name, tensor in load_file(path).items()}
     except SafetensorError as error:
         raise CheckpointError(f"{path}: truncated or corrupt ({error}); expected a file that a walk wrote") from error

@@ -18,9 +18,9 @@ class Receipt(NamedTuple):
 
     kind: as in `Input`.
     event: the sender's number for the input, or None.
-    arrived: the time of arrival, in seconds of time.monotonic.
+    arrived: the time of arrival by time.monotonic.
     waited: the seconds from the arrival until the chunk began.
-    latent_frame: the index in the walk of the first latent frame with the input.
+    latent_frame: the index of the first latent frame with the input.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Frames:
     first: the index of the first frame in the video, a continued video included.
     part: 0 for the chunk's first latent frame, 1 for the others.
     event: the sender's number for the last numbered input, or None.
-    seconds: the time from reading the inputs until these frames were decoded.
+    seconds: the time from reading the inputs until the frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
     waited: the seconds that the newest input waited; None without a new input.
     inputs: the inputs that took effect in these frames.
@@ -72,7 +72,6 @@ class LatentChunk(NamedTuple):
     copy: the latent in host memory, valid after `wait()`.
     relative_poses: the model's camera input [n, 4, 4].
     poses: the camera poses [m, 4, 4] of the video frames.
-    number: the index of the chunk in the walk.
     began: when the inputs were read, by time.perf_counter.
     receipts: one for each input that takes effect in the chunk.
     """

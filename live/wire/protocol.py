@@ -148,7 +148,6 @@ def _event(kind: Any, payload: Any, number: int | None) -> ClientEvent:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return a dict with `script`, the keys of each latent frame, or `held`, the keys after each transition."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -179,14 +178,12 @@ def _prompt(payload: Any) -> str:
 
 
 def _new_prompt(payload: Any) -> tuple[str, bool]:
-    """Return (text, refresh) of a `prompt` message."""
     if isinstance(payload, dict):
         return _prompt(payload.get("text")), payload.get("refresh") is True
     return _prompt(payload), False
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return (name, on, refresh) of an `event` message; `on` is None for a toggle."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_quote(name)}; expected the name of an event, or its key")

@@ -42,8 +42,8 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """The last chunk's `spread` and `mean` of the latent, `sharpness` and `colour`, relative to the walk's start.
-        None before the first comparison."""
+        """The last chunk's latent `spread` and `mean`, `sharpness` and `colour`, relative to the walk's start, or None
+        before the first comparison."""
         if self._last is None:
             return None
         spread = self._at_first("spread")
@@ -59,6 +59,7 @@ class DriftWatch:
             abs(row["tint"] - self._at_first("tint")) > TINTED,
             abs(row["brightness"] - self._at_first("brightness")) > DARKER,
         )
+        # the view of another room can change two of the three
         needed = 3 if BLURRED <= sharpness <= 1 / BLURRED else 1
         return sum(beyond) >= needed or sharpness < BLURRED_PLACES
 

@@ -102,7 +102,7 @@ class PlacedMap:
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
 
     def facts(self) -> dict[str, Any]:
-        """Return the map as JSON values for a web page."""
+        """Return the map as JSON values for a web page: room, boxes, crate and start position."""
         world = self._map
         return {
             "room": world.room,

@@ -35,7 +35,7 @@ class WalkWorld:
     camera: WalkingCamera | RecordedCamera
     _state: WorldState | None
     _conditioning: list[Tensor]
-    """The image inputs, [1, 20, chunk, h, w], of a video's first chunks; later chunks use the last one."""
+    """The image inputs, [1, 20, chunk, h, w], of a video's first chunks; the last one serves later chunks."""
     _rays: np.ndarray
     _chunk_count: int
     _start_pose: np.ndarray
