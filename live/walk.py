@@ -244,8 +244,8 @@ class Walk(WalkWorld):
             self.rebuild(refresh=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Continue after the first `chunk` chunks and discard the later ones. Raises InputError if there are fewer
-        chunks."""
+        """Continue after the first `chunk` chunks and discard the later ones. Raises InputError if `chunk` is not 0 to
+        the number of saved chunks."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)
