@@ -122,7 +122,7 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache a block's two tensors, or copy their values into its spare tensors if shapes, dtypes and devices
+        """Cache a block's two tensors, or copy the values into the block's spare tensors if shapes, dtypes and devices
         match."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):

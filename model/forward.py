@@ -98,7 +98,7 @@ class ForwardOptions(TypedDict, total=False):
     timestep: int
     """A causal model's timestep as an int, for the key of `times`. Reading the tensor would wait for the GPU."""
     times: dict[Hashable, Times]
-    """A cache of a causal model's Times, by (`timestep`, batch size, `weights`)."""
+    """A cache of a causal model's time embeddings, by (`timestep`, batch size, `weights`)."""
     weights: Hashable
     """An identifier of the current weights, which a host such as ComfyUI changes when it moves or patches weights."""
 

@@ -45,7 +45,7 @@ def failure_of(record: Callable[[], object]) -> BaseException | None:
 
 
 def message_of(failure: BaseException | None) -> str:
-    """Return the message of `failure`, or the name of its type if the message is empty; for None, an empty string.
+    """Return the message of `failure`, or its type's name if there is no message. Return an empty string for None.
     Raise a `failure` that is not an Exception."""
     if failure is None or isinstance(failure, Exception):
         return "" if failure is None else str(failure) or type(failure).__name__

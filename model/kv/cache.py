@@ -56,7 +56,7 @@ class KeyValueCache:
         """Create the cache. Raise InputError if the window has no room for the sink and a chunk.
 
         frame_tokens: the number of tokens of a latent frame.
-        place: location and format; `fp8` requires `choose_8bit.takes_operands` for the device.
+        place: location and format; set `fp8` only if `choose_8bit.takes_operands` is True.
         """
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:

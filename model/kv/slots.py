@@ -49,6 +49,7 @@ class Slots(NamedTuple):
         return [TokenRange(self._tokens(stored, count), self._tokens(seen, count)) for stored, seen, count in runs]
 
     def _slot(self, frame: int, slots: int) -> int:
+        # the order of slots does not matter: keys are stored after RoPE, and attention has no mask
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _tokens(self, slot: int, count: int) -> slice:

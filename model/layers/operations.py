@@ -38,9 +38,9 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight, which computes in its input's dtype.
 
-    arithmetic: "fp8" or "int8" for 8-bit products in `prepared`; else the compute dtype.
+    arithmetic: "fp8" or "int8" for 8-bit products in `prepared`, without `changes`.
     own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
-    changes: LoRAs, matrices or pairs of factors, added to the weight without 8-bit products.
+    changes: LoRAs to add to the weight, as matrices or pairs of factors.
     """
 
     arithmetic: Arithmetic = "bf16"

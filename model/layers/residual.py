@@ -88,8 +88,8 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim]. Every addition is deferred only with
-    `defer_all` or a single element."""
+    """Return the residual stream of each batch element of x [B, tokens, dim]. With `defer_all` or a single element,
+    every addition is deferred."""
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 

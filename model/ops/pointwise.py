@@ -14,7 +14,8 @@ Rows: TypeAlias = Tensor | EightBit
 
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the residual stream and of norms: fp64 for the compute dtype fp64, else fp32."""
+    """Return the dtype of the residual stream and of norms: fp32 as under the official code's autocast, or fp64 for an
+    fp64 model."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -120,8 +121,8 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. To decode the result of `to_fp8_`, pass
-    the inverse of its factor."""
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. The inverse of `to_fp8_` takes 1 /
+    factor."""
     return run("from_fp8_", out, values, shift, factor)
 
 
