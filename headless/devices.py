@@ -47,8 +47,8 @@ def _warn_of_cpu_build() -> None:
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames, `device` if `name` is None. Raises InputError if `name` is not another
-    CUDA GPU than `device`."""
+    """Return the device that decodes frames: `device` if `name` is None, else the GPU `name`. Raises InputError if
+    `name` is not another CUDA GPU."""
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()

@@ -52,7 +52,7 @@ PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
 """The options that causal models do not use, except that causal-pretrain uses those in GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_ONLY that causal-pretrain uses too, because it has guidance."""
+"""The options in BASE_ONLY that causal-pretrain, a guided causal model, uses too."""
 FEW_STEPS_ONLY = ("schedule",)
 """The options in CAUSAL_ONLY that causal-pretrain does not use."""
 CAUSAL_ONLY = (

@@ -101,8 +101,7 @@ def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, 
 
 
 class _ChunkDecoder:
-    """The decoder of a run's chunks. `written()`: the number of chunks in the video, which a saved state must not
-    exceed."""
+    """The decoder of a run's chunks. `written()`: the number of chunks in the video, the maximum for a saved state."""
 
     progress: Progress
 

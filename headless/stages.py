@@ -118,7 +118,7 @@ def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Te
 
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
-    """Return the noise of a latent, float32 [1, 16, f, h, w], on the generator's device."""
+    """Return noise of a latent's shape, float32 [1, 16, f, h, w], on the generator's device."""
     shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 

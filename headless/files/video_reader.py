@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return a widened frame, [H, W] or [H, W, 3], transposed and mirrored as a player shows it."""
+        """Return an already widened frame, [H, W] or [H, W, 3], transposed and mirrored as a player shows the frame."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame

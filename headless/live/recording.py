@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 PART = 16
 """The number of frames in a part of the video. A part begins with a key frame."""
 PRESET = "veryfast"
-"""The libx264 preset of walks. `ultrafast` is faster, but its artifacts mislead `camera measure`."""
+"""The libx264 preset of walks. `ultrafast` is faster, but makes `camera measure` misjudge walks."""
 MOST_WAITING = 24
 """The most batches of frames that wait for encoding. Further batches are dropped."""
 

@@ -12,7 +12,7 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""A file of more bytes is hashed by its size and modification time, a smaller one by its content."""
+"""The largest file, in bytes, that is hashed by its content. Others are hashed by size and modification time."""
 
 
 class InputHashes:

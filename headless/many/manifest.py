@@ -122,7 +122,7 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line (name and status FAILED if failed or incomplete), or None without a name."""
+    """Return the row in a line, or None without a name. The row of a failure has only name and status."""
     try:
         row = json.loads(line)
         name = row["name"]
