@@ -48,10 +48,9 @@ _EXPECTED = (
 class Checkpoint:
     """One of the base model's two experts, or a causal model, on disk.
 
-    tensors: all tensors by official name, including a quantized weight's scales and tables.
+    tensors: all tensors by official name, including scales and tables.
     shapes: the shape of every parameter after decoding.
     source: the folder from which the weights were quantized, or "".
-    changes: the LoRAs' changes to parameters.
     release: a causal model's release; None for an expert.
     chosen: whether the user chose the release; otherwise it was detected.
     """
@@ -147,13 +146,8 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
-    """Return the Checkpoint of a model, reading only headers and a few quantized values.
-
-    path: a model's folder, or a file that `read_tensors` accepts.
-    loras: LoRAs to add when the model is loaded; those of strength 0 are left out.
-
-    Raise CheckpointError for a damaged file, another kind of model, or a LoRA that does not fit.
-    """
+    """Return the Checkpoint of a folder or file, reading only headers and a few quantized values. LoRAs of strength 0
+    are left out. Raise CheckpointError for damaged or unsuitable files."""
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
     shapes = shapes_of(tensors, quantized)

@@ -53,9 +53,9 @@ def load_expert(
     """Return a model in eval mode, without gradients, that computes in `dtype` on `device`.
 
     copy: whether CPU weights are copies instead of views of the mapped file.
-    resident_blocks: the number of blocks that stay on the GPU (None: all); others are streamed.
+    resident_blocks: the number of blocks that stay on the GPU (None: all).
     arithmetic: the number format of matrix products; "auto" means `dtype`.
-    shared_by: processes that each hold a piece of the streamed blocks, and run together.
+    shared_by: processes that each hold a piece of the other blocks, and run together.
     decoded_blocks: the number of first blocks whose decoded weights are cached.
 
     Raise CheckpointError for an unsuitable file, InputError for an impossible mode.
@@ -143,14 +143,11 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Return frozen parameters on `device`, by official name.
+    """Return frozen parameters on `device`, by official name: those in `names` (None: all).
 
-    names: the parameters to return (None: all).
     copy: whether CPU parameters are copies; otherwise those without a cast are views of the file.
     buffer_key: parameters with the same `buffer_key(name)` share a device buffer.
     quantized: whether quantized matrices become QuantizedTensors, otherwise DecodedParameters.
-
-    Raise CheckpointError for scales that are not finite.
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}

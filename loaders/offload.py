@@ -124,10 +124,7 @@ class SharedBlocks:
 class BlockStreamer:
     """The streamed blocks of a model, copied to the device from the file or from a group's processes.
 
-    weights: the names of the streamed weights by block index.
     parameters: views of shared buffers by name, valid only while their block runs.
-
-    The constructor raises CheckpointError for scales that are not finite.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def find_package(
     release: a key of RELEASES, if the folder's only model is this causal release.
     overrides: paths of high, low, text_encoder, tokenizer and vae, preferred to the folders.
 
-    Raise CheckpointError for a missing path or expert, or another model; InputError for an unknown release.
+    Raise CheckpointError for a missing path or expert, or another model.
     """
     root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():

@@ -94,13 +94,8 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return the release of a causal model, LingBot-World Fast if unclear; None for an expert of the base model.
-
-    names: the result of `names_of`.
-    class_name: the `_class_name` in config.json, or "".
-
-    Raise CheckpointError if the names contradict the model's layers or sizes.
-    """
+    """Return the release of a causal model, or None for an expert of the base model. `class_name` is from config.json,
+    or "". Raise CheckpointError if the names contradict the sizes."""
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:

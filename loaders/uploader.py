@@ -27,7 +27,6 @@ class UploadSettings:
     """The settings of copies from files to a device by several threads.
 
     buffers: the number of pinned staging buffers per thread for CUDA.
-    chunk_bytes: the size of a staging buffer.
     sleep: whether a waiting thread sleeps instead of spinning, for copies during a forward.
     """
 

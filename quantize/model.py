@@ -66,13 +66,11 @@ class QuantizeOptions:
 def quantize_source(
     source: Source, file: Path, options: QuantizeOptions, progress: Progress, checking: Progress
 ) -> dict:
-    """Write and verify the quantized file of a source, and return the content of quantization_meta.json. An interrupted
-    run is resumed.
+    """Write and verify a quantized file, and return the content of quantization_meta.json. An interrupted run is
+    resumed.
 
     progress: called with the source's bytes (done, total) after each parameter.
     checking: called with the number of parameters (done, total) read back for a check.
-
-    Raise CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
     with (
         Journal(journal_path(file), _task(source, options)) as journal,

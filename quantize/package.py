@@ -145,13 +145,8 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Write all files of a plan, and return the contents of their checksum files by relative path. The next run resumes
-    an interrupted one.
-
-    show: `show(name, unit)` returns a file's progress display; an exception there ends the run.
-
-    Raise InputError for a busy destination or a full disk, CheckpointError for bad weights.
-    """
+    """Write a plan's files, and return the contents of their checksum files by relative path. An interrupted run is
+    resumed. Raise InputError for a busy destination or a full disk, CheckpointError for bad weights."""
     with lock_output(plan.destination):
         return _quantize_alone(plan, show)
 

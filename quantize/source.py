@@ -28,7 +28,6 @@ class Source:
     quantized: the names of the parameters to quantize.
     config: the content of config.json; None for a text encoder.
     packed: the parameters that are already quantized in the file, and decoded first.
-    changes: the LoRAs' changes to parameters.
     """
 
     path: Path
@@ -55,14 +54,8 @@ class Source:
 
 
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
-    """Open an expert or a causal model for quantization, with LoRAs to merge.
-
-    keep: linear layers that stay unquantized, such as `head.head` or `blocks.0.*`.
-    multiple: a number that must divide a quantized matrix's rows and columns.
-
-    Raise CheckpointError for 4-bit weights, an unknown model or an unfitting LoRA; InputError for an unknown layer in
-    `keep`.
-    """
+    """Open a model to quantize, except the layers in `keep` and matrices with sizes that `multiple` does not divide.
+    Raise CheckpointError for an unsuitable model or LoRA, InputError for an unknown layer."""
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
     config = read_json(checkpoint.files[0].parent / CONFIG, optional=True)

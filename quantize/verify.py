@@ -36,14 +36,8 @@ class VerifiedFile:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[VerifiedFile]:
-    """Verify the weights of a package, a model or a text encoder, by checksums, or else by a search for NaN and
-    infinity.
-
-    show: `show(name, unit)` returns a file's progress display.
-    fast: whether to check only headers, shapes and the scales of quantized weights.
-
-    Raise CheckpointError or TextError for the first faulty file.
-    """
+    """Verify the weights of a package, a model or a text encoder, by checksums or else for NaN and infinity. `fast`
+    reads only headers and scales. Raise CheckpointError or TextError for a faulty file."""
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
     if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, checksum_path(alone).name}:

@@ -40,7 +40,6 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
     quantized: the names of the parameters that are stored as `quant_type`.
     quant_type: "nf4", "fp4", or a key of `comfy.FORMATS`.
-    blocksize: for "nf4" and "fp4", the number of values that share a scale.
     dtype: the dtype of all other parameters.
     resume: whether to keep an existing file's parameters.
     """

@@ -33,11 +33,11 @@ def encode(
     progress: Progress | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> list[Tensor]:
-    """Return each prompt's embedding, float32 [tokens, dim] on `device`: at most 512 tokens, without padding.
+    """Return each prompt's embedding, float32 [tokens, dim] on `device`, without padding.
 
     encoder, tokenizer: results of `open_weights` and `load_tokenizer`, or their paths.
     dtype: the dtype of the matrix products.
-    progress: called as progress(done, total) after each block; an exception ends the encoding.
+    progress: called as progress(done, total) after each block.
     warn: receives a message for each truncated prompt.
 
     Raise CheckpointError or TextError if encoder or tokenizer cannot be used or do not match.

@@ -42,12 +42,8 @@ class WorldEvent:
 
 
 def read_events(source: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
-    """Return the events in a JSON file, a mapping from names to sentences, or a list; None means no events.
-
-    A list's item is a WorldEvent or an object with its fields. Only `text` is required.
-
-    Raise InputError for an unreadable file, an invalid field, too many events, or two with the same name, key or text.
-    """
+    """Return the events in a JSON file, a mapping from names to sentences, or a list. An item is a WorldEvent or an
+    object with at least `text`. Raise InputError for invalid or contradictory events."""
     where = str(source) if isinstance(source, (str, Path)) else "`events`"
     if isinstance(source, (str, Path)):
         source = _parse(str(source), text_of(Path(source)))
@@ -173,11 +169,8 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return pairs (index of the first chunk, part), one for each change of the part.
-
-    parts: pairs (time in seconds, part) in order of time; the first at 0 or less.
-    seconds: the length of a chunk.
-    """
+    """Return pairs (index of the first chunk, part), one for each change of the part. `parts` are pairs (second, part)
+    in order; a chunk lasts `seconds`."""
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 

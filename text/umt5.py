@@ -48,12 +48,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 def encoder_block(
     prompts: Sequence[Tensor], block: Mapping[str, Tensor], buckets: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    """Return the residual streams, float32 [len, dim] for each prompt, after one block.
-
-    block: the block's weights by name.
-    buckets: the result of `bucket_of` for each prompt, int64 [len, len].
-    dtype: the dtype of the matrix products.
-    """
+    """Return each prompt's residual stream, float32 [len, dim], after one block. `buckets` are results of `bucket_of`,
+    int64 [len, len]; `dtype` is that of matrix products."""
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
     bias = _float(block["pos_embedding.embedding.weight"])

@@ -68,14 +68,8 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return the weights in ComfyUI's formats, and the file's entries without unused ones, both by name. Scales with
-    older names are renamed.
-
-    file: the file's name for errors.
-    stated: descriptions from `stated_formats`, by weight name.
-
-    Raise CheckpointError if any quantized weight cannot be read.
-    """
+    """Return the weights in ComfyUI's formats, and the file's entries without unused ones, both by name. `stated` is
+    from `stated_formats`. Raise CheckpointError for an unreadable weight."""
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
     for key, entry in entries.items():

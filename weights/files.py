@@ -23,13 +23,8 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 
 def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
-    """Return the tensors at `path` by name, reading only headers.
-
-    path: a folder, a file, one shard of a set, or a set's index.
-    hint: in a folder, files with this text in their names are preferred.
-
-    Raise CheckpointError for a missing or damaged file, or another format.
-    """
+    """Return the tensors of a folder, file, shard or index by name, reading only headers. In a folder, names with
+    `hint` are preferred. Raise CheckpointError for a damaged or unknown file."""
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):
         found = {_WRAPPERS.sub("", name): entry for name, entry in _read_file(file).items()}

@@ -28,16 +28,14 @@ _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16":
 
 @dataclass(frozen=True)
 class FourBitWeight:
-    """A 4-bit weight of bitsandbytes in a file.
+    """A 4-bit weight of bitsandbytes in a file. Entries of nested scales, and `offset`, are None for float scales.
 
     quant_type: "nf4" or "fp4".
     shape: the shape after decoding.
     blocksize, nested_blocksize: the values per scale, and the scales per nested scale.
-    offset: the number added to decoded scales; None for float scales.
+    offset: the number added to decoded scales.
     state_dtype: the weight's dtype before quantization.
-    packed: the 4-bit values, two in a byte.
-    absmax, code: the scales and the table of 16 values.
-    nested_absmax, nested_code: the nested scales and their table; None for float scales.
+    code: the table of 16 values.
     """
 
     name: str
@@ -107,12 +105,8 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return a file's tensors and its quantized weights, both by new name.
-
-    name_of: returns a tensor's new name, or None to drop the tensor.
-
-    Raise CheckpointError for unreadable weights, two different tensors with one new name, or integers without a scale.
-    """
+    """Return a file's tensors and its quantized weights, both by new name. `name_of` returns a tensor's new name, or
+    None to drop it. Raise CheckpointError for unreadable or contradictory weights."""
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
         if (name := name_of(key)) is not None:

@@ -81,12 +81,8 @@ class StatedScale(NamedTuple):
 
 
 def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA file states in its safetensors header, or else in a JSON file in its folder.
-
-    keys: the names of the LoRA's tensors.
-
-    Raise CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs.
-    """
+    """Return the scale that a LoRA's header, or else a JSON file in its folder, states. `keys` are its tensors' names.
+    Raise CheckpointError for adapters that are not plain LoRAs."""
     peft = any(".lora_A." in key for key in keys)
     if TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys):
         # A LoRA of kohya's trainers that was converted to PEFT's names: the converters multiply the matrices by the

@@ -157,10 +157,9 @@ def encode(
     search: bool = False,
     sums: float = _SUMS,
 ) -> tuple[Tensor, Scales]:
-    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales, on the weight's device. Without
-    `search`, the bytes equal bitsandbytes'.
+    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales. Without `search`, the bytes equal
+    bitsandbytes'.
 
-    blocksize: the number of values that share a scale.
     nested: whether the scales are quantized to 8 bits.
     quant_type: "nf4" or "fp4".
     search: whether to try several scales for each block, including negative ones.
@@ -255,11 +254,8 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names.
-
-    quant_type: "nf4" or "fp4".
-    dtype: the weight's dtype before quantization.
-    """
+    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names. `dtype` is
+    the weight's before quantization."""
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

@@ -163,12 +163,11 @@ def four_bit_tensor(
     state_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. bitsandbytes decodes it if possible.
+    """Return a QuantizedTensor of `shape` and `dtype` over the bytes `packed`, without a copy. bitsandbytes decodes it
+    if possible.
 
-    quant_type: "nf4" or "fp4".
     standard_code: whether `scales.code` is the usual table of `quant_type`.
     state_dtype: the weight's dtype before quantization.
-    dtype: the dtype that the tensor reports.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
@@ -179,11 +178,8 @@ def four_bit_tensor(
 def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor over `values` in one of comfy_kitchen's layouts, without a copy.
-
-    dtype: the dtype that the tensor reports.
-    fields: the other fields of the layout's Params.
-    """
+    """Return a QuantizedTensor over `values` in one of comfy_kitchen's layouts, without a copy. `fields` are the other
+    fields of the layout's Params."""
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
