@@ -108,8 +108,8 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser of `lingbot-world`. The `camera` options need torch, so only a command line `argv` of `camera`
-    or `completion` gets them."""
+    """Return the parser. Only a command line `argv` of `camera` or `completion` gets the `camera` options, which need
+    torch."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")

@@ -37,14 +37,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """A help formatter that shows an option's default, unless the default is None, False or empty."""
+    """A help formatter that shows an option's default, unless it is None, False or empty."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default not in (None, False, "", (), []) else action.help
 
 
 def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
-    """Add --prompt, with the help text `about`, and --prompt_file. `read_prompt` reads their values."""
     parser.add_argument("--prompt", metavar="TEXT", help=about)
     of_file = "a UTF-8 text file with the prompt, in place of --prompt"
     parser.add_argument("--prompt_file", type=parse_path, metavar="FILE", help=of_file)
@@ -118,8 +117,8 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """Return a function `add(name, help, **settings)`, which adds a field of GenerateOptions to `parser`. Default, type
-    and choices are the field's, unless `settings` replace them."""
+    """Return a function `add(name, help, **settings)`, which adds a field of GenerateOptions. Its default, type and
+    choices are the field's, unless `settings` replace them."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = _hints()
 
@@ -146,7 +145,6 @@ def _hints() -> dict[str, Any]:
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
-    """Add --size, with the help text `meaning`, --width and --height. If `frames`, also add --frame_num."""
     size = "{}x{}".format(*SIZE)
     parser.add_argument("--size", type=parse_size, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
@@ -181,7 +179,6 @@ def add_measuring(
 
 
 def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add the options --drawing, with the help text `about`, and --overwrite."""
     parser.add_argument("--drawing", type=parse_path, metavar="PNG", help=about)
     add_overwrite(parser)
 

@@ -96,7 +96,6 @@ class PartEncoder:
         self._made.truncate()
 
     def close(self) -> None:
-        """Write the remaining packets to the pipe."""
         self._container.close()
         self._send()
 

@@ -92,8 +92,7 @@ def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def frame_rate(video: str | Path) -> float:
-    """Return the frames per second of a video file. Return FPS for a folder of images, and for a file without a
-    rate."""
+    """Return a video file's frames per second, or FPS for a folder of images and for an unknown rate."""
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 

@@ -48,8 +48,7 @@ class Target:
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return `frames` PNG files from the number `first` on, or the video. Return an empty list for a pipe and for
-        frames in memory."""
+        """Return `frames` PNG files from the number `first` on, or the video; nothing for a pipe and in memory."""
         if self.in_memory is not None:
             return []
         if self.pattern is not None:
@@ -146,8 +145,7 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the name of the temporary file of `file` is too long. `option`: the option that the message
-    names."""
+    """Raise InputError if the name of the temporary file of `file` is too long. `option`: for the message."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -158,7 +156,7 @@ def check_name(option: str, file: Path) -> None:
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
     """Return `folder`, or its nearest existing parent. Raises InputError if no file can be created there. `option`,
-    `path`: the option and value for the message."""
+    `path`: for the message."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links

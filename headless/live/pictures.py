@@ -37,7 +37,6 @@ class Example(NamedTuple):
     kind: str
 
     def facts(self) -> dict[str, Any]:
-        """Return `name`, `prompt` and `own` as JSON values."""
         return {"name": self.name, "prompt": self.prompt, "own": self.own}
 
 
@@ -71,7 +70,7 @@ def _jpeg(image: Image.Image) -> bytes:
 
 def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
     """Return the pixels, uint8 [H, W, 3], of a PNG, JPEG or WebP file. `crop`: whether to crop to the aspect ratio of
-    `size` (height, width). Raises InputError for other files and too many pixels."""
+    `size` (height, width). Raises InputError for other files."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:

@@ -45,7 +45,6 @@ async def serve(
 
 
 def bracketed(host: str) -> str:
-    """Return `host` for a URL, with an IPv6 address in square brackets."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -35,7 +35,7 @@ def list_walks(folder: Path) -> list[dict[str, Any]]:
 
 
 def describe_walks(folder: Path) -> str:
-    """Return a line of text for each saved walk, the newest first, and a line with the number of walks."""
+    """Return a line of text for each saved walk, the newest first, and their number."""
     rows = list_walks(folder)
     lines = [
         f"{row['name']:10} {row['time']} {row['seconds']:7.1f} s {row['megabytes']:8.1f} MB  {row['prompt'][:60]}"

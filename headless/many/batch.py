@@ -41,8 +41,6 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class SeededJob:
-    """A job and the seed of its noise."""
-
     job: Job
     seed: int
 

@@ -77,7 +77,6 @@ class Worker:
         self._cache = ModelCache()
 
     def ready(self) -> bool:
-        """Return True once the actor has started."""
         return True
 
     def run(self, group: list[SeededJob], folder: Path) -> Iterator[Outcome]:

@@ -32,7 +32,6 @@ _NUMBERS = {
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
-"""The file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
 """The most bytes of a job's name. File systems allow 255, and unfinished files have suffixes."""
 

@@ -1,4 +1,4 @@
-"""An estimate of a run's duration from the last run of the same kind on this machine."""
+"""An estimate of a run's duration from the last run of its kind, stored in the file that LINGBOT_WORLD_TIMES names."""
 
 import hashlib
 import json

@@ -42,8 +42,8 @@ def end_at_next_signal() -> None:
 
 
 class FileWatcher:
-    """A watcher of files. `bool()`: whether a file was written since the watcher was made. `str()`: a message that
-    names these files."""
+    """A watcher of files. `bool()`: whether a file was written since the watcher was made. `str()`: a message with
+    their names."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}

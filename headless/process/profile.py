@@ -104,7 +104,7 @@ def release(device: torch.device) -> None:
 
 
 def table(stages: list[Stage]) -> str:
-    """Return the stages as a table of text, with the total time and the highest memory peak in the last row."""
+    """Return the stages as a table of text, with the totals in the last row."""
     peaks = [stage.gpu_peak for stage in stages if stage.gpu_peak is not None]
     total = Stage("all", sum(stage.seconds for stage in stages), max(peaks, default=None))
     rows = [("stage", "seconds", "peak GPU GB")]
