@@ -93,7 +93,6 @@ class BlockCache:
         return changed
 
     def get(self, block: int) -> Pair | None:
-        """Return the two cached tensors of a block, or None."""
         cached = self._blocks.get(block)
         self._was_read |= cached is not None
         return cached

@@ -101,7 +101,6 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak bytes of the feed-forward: two weights, and the input and output of one layer."""
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
@@ -110,7 +109,6 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak bytes of the camera layers: four weights, and the hidden state, scale and shift."""
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
@@ -129,7 +127,6 @@ def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the peak bytes of embedding the camera, which first rearranges the camera and then runs the layers."""
     channels = config.control_channels
     folded = tokens * 4 * channels * size
     weights = (4 * channels + 2 * config.dim) * config.dim * size

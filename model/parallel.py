@@ -103,7 +103,7 @@ class TokenShare(WholeVideo):
     tokens: the number of all tokens.
     frames: the latent frames that contain tokens of this share.
     within: this share among the tokens of `frames`.
-    length: the tokens of a share, with padding; equal for all processes.
+    length: the tokens of any share, with padding.
     """
 
     parallel: SequenceParallel

@@ -43,7 +43,6 @@ class _Recording:
         self._steps.append(self._graph.replay)
 
     def between(self, *actions: Callable[[], object]) -> None:
-        """End the current graph, add functions that every replay calls here, and start the next graph."""
         self.end()
         self._steps += actions
         self.begin()
@@ -118,7 +117,6 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Record a forward, test its replay against the usual computation, and return the usual result."""
         share = options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
@@ -146,7 +144,7 @@ class ForwardGraphs:
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
-        """Record a forward's kernels without running them. Return the reason of a failure, or an empty string."""
+        """Record a forward's kernels. Return the reason of a failure, or an empty string."""
         fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
@@ -169,7 +167,6 @@ class ForwardGraphs:
     def _fill(
         self, recording: _Recording, compute: Compute, fixed: ForwardInputs, options: ForwardOptions
     ) -> BaseException | None:
-        """Compute a forward during a recording. Return the exception of a failure, or None."""
         cache = _cache_of(fixed)
         # else the cache would refer to the memory of a failed recording
         with nullcontext() if cache is None else cache.restored():

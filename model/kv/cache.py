@@ -96,7 +96,6 @@ class KeyValueCache:
 
     @property
     def in_place(self) -> bool:
-        """Whether attention reads the stored tensors themselves, not copies."""
         return self._place.in_place
 
     def see_all_frames(self) -> None:
@@ -168,7 +167,7 @@ class KeyValueCache:
 
     @property
     def in_fp8(self) -> bool:
-        """Whether `extend` returns keys and values as Operands (fp8 values with their scale)."""
+        """Whether `extend` returns keys and values as Operands (in fp8)."""
         return self._place.fp8
 
     def extend(

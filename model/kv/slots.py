@@ -19,7 +19,6 @@ class Slots(NamedTuple):
 
     window: the number of latent frames to which a chunk attends.
     sink: the number of first frames that always stay.
-    chunk: the number of latent frames of a chunk.
     """
 
     window: int

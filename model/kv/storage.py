@@ -39,8 +39,6 @@ class DeviceStorage:
 
 
 class _Copy(NamedTuple):
-    """A pending copy of a block to `buffers`. The event `arrived` is None without CUDA."""
-
     block: int
     buffers: list[Tensor]
     arrived: torch.cuda.Event | None

@@ -141,7 +141,6 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return all tokens' scale and shift, computed and cached if necessary, or None without a cache or room."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)

@@ -52,8 +52,6 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Select the kernel for 8-bit products. Raise InputError if no kernel supports the device and passes its accuracy
-    test."""
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):

@@ -90,7 +90,7 @@ def encode_8bit(
 
 
 def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> EightBit:
-    """Return the layer norm of x [tokens, dim] (see `layer_norm`) in the 8-bit `dtype`, with a scale for each token."""
+    """Return `layer_norm` of x [tokens, dim] in the 8-bit `dtype`, with a scale for each token."""
     out = _empty_8bit(x, 1, dtype)
     run("layer_norm_8bit_", *out, x, weight, bias, eps)
     return out

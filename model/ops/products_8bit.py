@@ -141,7 +141,6 @@ kitchen_or_torch = or_else(_kitchen_product, _without_kitchen, "int8_linear of c
 
 
 def _random_int8(device: torch.device, size: Size) -> tuple[Tensor, EightBit, Tensor, EightBit | None]:
-    """Return random operands for a test. The rotated weight is None if comfy-kitchen cannot rotate."""
     x, weight, bias = _random_product(torch.int8)(device, size)
     if size.dim % GROUP:
         return x, weight, bias, weight
