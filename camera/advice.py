@@ -6,7 +6,7 @@ from ..errors import CameraError
 from .path import CameraPath
 from .plucker import model_poses
 from .pose_folder import PoseFolder
-from .poses import LENS_HEIGHT, LENS_WIDTH, SHARES, frame_count, lens_change
+from .poses import LARGEST_FRACTION, LENS_HEIGHT, LENS_WIDTH, frame_count, lens_change
 from .rotation import angle_deg
 
 EVEN_SPEED = 0.02  # the largest difference of the shortest and longest step, relative to the longest
@@ -50,7 +50,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
     image."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
-    if max(fx, fy, cx, cy) <= SHARES:
+    if max(fx, fy, cx, cy) <= LARGEST_FRACTION:
         return [
             f"The lens {_numbers(lens)} seems to be in fractions of the image; expected pixels of an 832x480 image: "
             f"{_numbers(lens * np.tile(2 * middle, 2))}."
@@ -71,7 +71,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a list of at most one hint: the camera moves at constant speed, which the model cannot see."""
+    """Return a list of at most one hint: at constant speed, the model cannot see how fast the camera moves."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:

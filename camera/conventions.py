@@ -36,7 +36,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
     values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16].
     name: the beginning of error messages.
-    numbers: for estimating rounding errors, by default `values`.
+    numbers: [n, ...], as in the file, if `values` were computed from quaternions.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
@@ -62,9 +62,9 @@ def _are_by_column(matrices: np.ndarray) -> bool:
     return bool((matrices[:, :, 3] == last).all() and (np.abs(matrices[:, 3] - last) > 1e-6).any())
 
 
-def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses of a file under the convention `other` instead of `read`. `c2w` and the result are
+def reinterpret(c2w: np.ndarray, old: Convention, new: Convention) -> np.ndarray:
+    """Return poses that were read by the convention `old` as the convention `new` would read them. Both are
     camera-to-world [n, 4, 4] in OpenCV axes."""
-    stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
-    poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
-    return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses
+    stored = c2w @ OPENGL_TO_OPENCV if old.opengl_axes else c2w
+    poses = stored if old.camera_to_world == new.camera_to_world else inverse(stored)
+    return poses @ OPENGL_TO_OPENCV if new.opengl_axes else poses

@@ -11,15 +11,15 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGEST_RATIO = 2.0
-"""A matrix convention is implausible if its path is over LONGEST_RATIO times as long as the other convention's path."""
+"""A convention is implausible if its path is over LONGEST_RATIO times as long as the other convention's path."""
 PASSING, DECISIVE = 0.5, 0.5
-"""The limits of the plausibility scores, from -1 to 1: the least score of a path that passes, and the least difference
-that decides between two conventions."""
+"""Thresholds of the plausibility scores, -1 to 1: a path passes above PASSING; a difference above DECISIVE decides
+between two conventions."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""Limits for viewing axes that meet at a point: the greatest miss, relative to the point's distance, and the least
+"""Limits for viewing axes that meet at a point: the maximum miss, relative to the point's distance, and the minimum
 angle between two axes."""
-LEAST_FORWARD = 0.3
-"""The least forward-motion score that is evidence for a convention if the cameras look at the centre of their orbit."""
+MIN_FORWARD = 0.3
+"""If the cameras look at their orbit's centre, forward-motion scores are compared only from this absolute value on."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
@@ -33,7 +33,7 @@ class _Comparison(NamedTuple):
 
     verdict: 1 for the path's convention, -1 for the alternative, 0 if undecided.
     why: the reason for the user, or "".
-    score: the rank of the alternative; the highest is suggested.
+    score: the highest-scoring alternative is suggested.
     """
 
     verdict: int
@@ -91,7 +91,7 @@ def convention_warnings(path: CameraPath) -> list[str]:
 
 def _convention(path: CameraPath) -> str:
     assert path.origin is not None
-    name, chosen_by = path.origin.convention, "as you chose" if path.origin.named else "which the format settles"
+    name, chosen_by = path.origin.convention, "as you chose" if path.origin.overridden else "which the format settles"
     others = _compare_conventions(path)
     reasons_for, reasons_against = (
         list(dict.fromkeys(other.why for other in others.values() if other.verdict == verdict)) for verdict in (1, -1)
@@ -109,7 +109,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Compare the path's convention with each alternative, by name. Storage orders are not compared."""
+    """Compare the path's convention with each convention of another direction or other axes. Return the comparisons by
+    name."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -130,7 +131,7 @@ def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Com
         return _Comparison(1, f"read as {name} the camera would go {_ratio(lengths[1], lengths[0])} as far", score)
     if lengths[0] > LONGEST_RATIO * lengths[1] and not mine["meets"].value > PASSING:
         return _Comparison(-1, f"The camera goes {_ratio(*lengths)} as far as under the convention {name}.", 2 + score)
-    if mine["meets"].value > PASSING and abs(mine["ahead"].value) < LEAST_FORWARD:
+    if mine["meets"].value > PASSING and abs(mine["ahead"].value) < MIN_FORWARD:
         del mine["ahead"], theirs["ahead"]
     for ours, alternative in zip(mine.values(), theirs.values(), strict=True):
         if ours.value - alternative.value > DECISIVE and ours.value > PASSING:

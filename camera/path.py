@@ -29,12 +29,12 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 class Origin:
     """The file format and matrix convention of a path that was read from a file.
 
-    named: whether `convention` differs from the format's default.
+    overridden: whether `convention` differs from the format's default.
     """
 
     format: str
     convention: str
-    named: bool = False
+    overridden: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def smoothed(self, radius: float) -> CameraPath:
-        """Return the path smoothed by a Gaussian with a sigma of `radius` frames. Raise CameraError for a negative or
+        """Return the path smoothed by a Gaussian. `radius`: its sigma in frames. Raise CameraError for a negative or
         infinite `radius`."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")

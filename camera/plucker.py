@@ -23,8 +23,8 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the pose index of each latent frame: int [f] (0, 4, 8, ...), or evenly spaced floats if whole chunks need
-    fewer frames. Raise CameraError for too few poses."""
+    """Return the pose index of each latent frame: int [f] (0, 4, 8, ...). If f must shrink to whole chunks, the indices
+    are evenly spaced floats. Raise CameraError for too few poses."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
@@ -38,16 +38,16 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
     return relative
 
 
-def stillness(poses: np.ndarray) -> float:
-    """Return the step length, in world units, up to which steps between `poses` [n, 4, 4] count as rounding errors."""
+def still_tolerance(poses: np.ndarray) -> float:
+    """Return the length, in world units, below which steps between `poses` [n, 4, 4] count as rounding errors."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """Return the model's input poses [f, 4, 4]: each relative to the one before, translations divided by `scale`
-    (default: the longest). Without `before`, the first pose is the identity."""
+    """Return the model's input poses [f, 4, 4]: each relative to the one before, with translations divided by `scale`
+    (by default the longest). Without `before`, the first pose is the identity."""
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
@@ -55,7 +55,7 @@ def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the model's input poses and the camera-to-world poses, both [f, 4, 4], of a path moved to continue from
-    the pose `before` [4, 4]. Scale 0 means the longest step."""
+    the pose `before` [4, 4]. `scale`: the divisor of translations, or 0 for the longest."""
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
     sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
@@ -81,7 +81,7 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
     relative = framewise_relative(poses)[-len(sampled) :]
     longest = float(np.linalg.norm(relative[:, :3, 3], axis=1).max())
-    return relative, longest if longest > stillness(poses) else 0.0
+    return relative, longest if longest > still_tolerance(poses) else 0.0
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:

@@ -39,8 +39,8 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """Read a pose folder, its zip file, or a pose file. `lens` replaces intrinsics.npy. With `actions` None, action.npy
-    is optional. Raise CameraError for fewer than five poses."""
+    """Read a pose folder, its zip file, or a pose file. `lens` replaces intrinsics.npy. action.npy is required if
+    `actions` is True, ignored if False, and optional if None. Raise CameraError for fewer than five poses."""
     path = Path(path)
     if path.suffix.lower() == ".zip":
         return _read_zipped(path, lens, actions)

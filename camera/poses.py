@@ -4,12 +4,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import CameraError
+from .rotation import orthogonality_error
 
 LENS_WIDTH, LENS_HEIGHT = 832, 480
 FEWEST_POSES = 5
 RIGID_TOLERANCE = 1e-3
-SHARES = 10.0
-"""A lens is in fractions of the image size, not in pixels, if all its numbers are at most SHARES."""
+LARGEST_FRACTION = 10.0
+"""A lens is in fractions of the image size, not in pixels, if none of its numbers exceeds LARGEST_FRACTION."""
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
@@ -47,8 +48,8 @@ def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
     _refuse_rows(~np.isfinite(c2w).all((1, 2)), name, "is not finite (NaN or infinity)")
     _refuse_rows((np.abs(c2w[:, 3] - [0, 0, 0, 1]) > 1e-6).any(1), name, "has a last row other than 0 0 0 1")
     rotation = c2w[:, :3, :3]
-    skew = np.abs(np.swapaxes(rotation, 1, 2) @ rotation - np.eye(3)).max((1, 2), initial=0)
-    _refuse_rows(skew > RIGID_TOLERANCE, name, "is not rigid: its 3x3 part is scaled or sheared, not a rotation")
+    bad = orthogonality_error(rotation) > RIGID_TOLERANCE
+    _refuse_rows(bad, name, "is not rigid: its 3x3 part is scaled or sheared, not a rotation")
     _refuse_rows(np.linalg.det(rotation) < 0, name, "is mirrored (determinant -1), not a rotation")
     return c2w
 

@@ -25,6 +25,11 @@ def nearest_rotation(matrices: np.ndarray) -> np.ndarray:
     return left @ right
 
 
+def orthogonality_error(matrices: np.ndarray) -> np.ndarray:
+    """Return the largest element of |R^T R - I| for each R in `matrices` [n, 3, 3], as an array [n]."""
+    return np.abs(np.swapaxes(matrices, 1, 2) @ matrices - np.eye(3)).max((1, 2), initial=0.0)
+
+
 def inverse(poses: np.ndarray) -> np.ndarray:
     """Return the inverses of rigid transforms [..., 4, 4]."""
     result = np.zeros_like(poses)

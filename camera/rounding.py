@@ -3,29 +3,29 @@
 import numpy as np
 
 from .poses import RIGID_TOLERANCE
-from .rotation import nearest_rotation
+from .rotation import nearest_rotation, orthogonality_error
 
 SINGLE = 2.0**-24
 """The relative rounding error of float32."""
 HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
-SAMPLE = 200
-"""The least number of frames from which the rounding of a long path is estimated."""
+MIN_SAMPLE = 200
+"""The minimum number of frames in the subsample that estimates a long path's rounding."""
 EXACT = 1e-9
-"""The largest element of |R^T R - I| for a rotation R that counts as exact."""
+"""The maximum `orthogonality_error` of an exact rotation matrix."""
 
 
 class Rounding:
     """The rounding error of a file's numbers, estimated from their decimal digits or dtype.
 
-    decimals: the number of decimal places, at least 2.
+    decimals: the decimal places, 2 to 9, or 10 for more.
     absolute: half a unit of the last decimal place, or 0.
     relative: the relative error of the digits or the dtype.
     """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
-        values = np.unique(numbers[:: max(1, len(numbers) // SAMPLE)])
+        values = np.unique(numbers[:: max(1, len(numbers) // MIN_SAMPLE)])
         values = values[np.isfinite(values)]
         with np.errstate(over="ignore"):
             single = dtype == np.float32 or bool((values.astype(np.float32) == values).all())
@@ -45,16 +45,17 @@ class Rounding:
 
 
 def _fits_format(values: np.ndarray, form: str, kind: type[np.floating]) -> bool:
-    """Whether the values keep all digits in the format `form`, such as ".4f", when read back as `kind`."""
+    """Whether every value survives printing in the format `form`, such as ".4f", and parsing as `kind`."""
     with np.errstate(over="ignore"):
         return all(kind(format(value, form)) == kind(value) for value in values.tolist())
 
 
-def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
-    """Return the largest distance between a still camera's positions that rounding can cause. `away`: their distance
-    from the origin. `exact_turns`: see EXACT. `inverted`: whether the file is world-to-camera."""
+def position_error(away: float, rounding: Rounding, exact_rotations: bool, inverted: bool) -> float:
+    """Return the maximum distance that rounding can cause between a still camera's positions. `away`: their distance
+    from the origin. `exact_rotations`: whether the file's rotations are orthogonal. `inverted`: whether the file is
+    world-to-camera."""
     shift = rounding.at(away)
-    if inverted and not exact_turns:
+    if inverted and not exact_rotations:
         return 2 * (3 * rounding.at(1) * away + np.sqrt(3) * shift)
     if not rounding.relative and not rounding.absolute:
         return 0.0
@@ -65,15 +66,15 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return a copy of `c2w` with the median position in every pose if rounding explains all differences, else `c2w`.
-    `numbers`: the file's numbers. `inverted`: whether the file is world-to-camera."""
+    """Return `c2w` with the median position in every pose if rounding explains their differences, else `c2w`.
+    `numbers`: the file's numbers, stored as `dtype`. `inverted`: whether the file is world-to-camera."""
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))
     if not spread or spread > 0.05 * away:
         return c2w
     numbers = np.asarray(numbers, dtype=np.float64)
-    exact = numbers.ndim == 3 and _skew(numbers).max() < EXACT
+    exact = numbers.ndim == 3 and orthogonality_error(numbers[:, :3, :3]).max() < EXACT
     if spread > position_error(away, Rounding(numbers, dtype), exact, inverted):
         return c2w
     still = c2w.copy()
@@ -86,16 +87,10 @@ def make_rigid(matrices: np.ndarray) -> np.ndarray:
     unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
-    skew = _skew(matrices).max(initial=0.0)
+    skew = orthogonality_error(matrices[:, :3, :3]).max(initial=0.0)
     if skew <= RIGID_TOLERANCE or skew > RIGID_TOLERANCE + 4 * Rounding(matrices).absolute:
         return matrices
     rigid = matrices.copy()
     mirrored = np.linalg.det(matrices[:, :3, :3]) < 0
     rigid[~mirrored, :3, :3] = nearest_rotation(matrices[~mirrored, :3, :3])
     return rigid
-
-
-def _skew(matrices: np.ndarray) -> np.ndarray:
-    """Return the largest element of |R^T R - I| for each matrix's 3x3 part R, as an array [n]."""
-    turns = matrices[:, :3, :3]
-    return np.abs(np.swapaxes(turns, 1, 2) @ turns - np.eye(3)).max((1, 2), initial=0.0)

@@ -12,8 +12,8 @@ from .poses import FEWEST_POSES, frame_count
 FRAMES_PER_LATENT = 4
 """The number of video frames for each latent frame after the first."""
 LONGEST_STEP = 1.05
-"""Longer steps in the model's input are reported. A video's first path has steps up to 1; resampled later paths exceed
-1 a little."""
+"""The maximum step in the model's input without a warning. A video's first path has steps up to 1; resampled later
+paths exceed 1 a little."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,16 @@ class CameraTrack:
 
 
 def still_poses(frames: int) -> np.ndarray:
-    """Return identity poses [n, 4, 4] for a still camera; n is at least FEWEST_POSES."""
+    """Return identity poses [n, 4, 4] for a still camera, one per video frame but at least FEWEST_POSES."""
     return np.tile(np.eye(4), (max(FEWEST_POSES, frames), 1, 1))
 
 
 def begin_track(
     c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, chunk: int, actions: np.ndarray | None = None
 ) -> CameraTrack:
-    """Return the camera of a new video on the path `c2w` [n, 4, 4], None for a still camera. `lens`: [4], by default
-    the official examples'. Raise CameraError for a short path."""
+    """Return the camera of a new video of up to `frames` frames, in whole chunks of `chunk` latent frames. `c2w`: [n,
+    4, 4], or None for a still camera. `lens`: [4], by default the official examples'. `actions`: [n, 4], W, A, S, D
+    flags. Raise CameraError for too few poses."""
     path_poses = 0 if c2w is None else len(c2w)
     c2w = still_poses(frames) if c2w is None else c2w
     lens = lens_from_fov() if lens is None else lens
@@ -92,8 +93,8 @@ def continue_track(
     scale: float,
     actions: np.ndarray | None = None,
 ) -> CameraTrack:
-    """Return the camera of a run that continues a video from the pose `before` [4, 4]. `scale`: the video's
-    `CameraTrack.scale`. Other arguments: see `begin_track`."""
+    """Return the camera of a run that continues a video. `before` [4, 4]: the video's last camera-to-world pose.
+    `scale`: the video's `CameraTrack.scale`. Other arguments: see `begin_track`."""
     path_poses = 0 if c2w is None else len(c2w)
     c2w = still_poses(frames) if c2w is None else c2w
     latent_frames = (frame_count(frames, len(c2w), chunk) - 1) // 4 + 1

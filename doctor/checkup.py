@@ -25,8 +25,8 @@ NAIVE = 20.0
 kernel."""
 WRONG = 0.1
 """The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""
-MOVED = Size(8192, 0, 16384)
-"""The shape of the bf16 matrix whose copy measures the bandwidth of GPU memory; the 0 is unused."""
+COPY_SHAPE = 8192, 16384
+"""The shape of the bf16 matrix whose copy measures the bandwidth of GPU memory."""
 BUS = 2**28
 SLOWEST = 1e-3
 """The assumed TFLOP/s of an operation without a usable kernel."""
@@ -99,7 +99,7 @@ def run_checkup(device: torch.device, folder: Path | None = None) -> Checkup:
             found[work] = trials(work, device, Size() if work not in SIZES or not on_gpu else SIZES[work])
     measured: dict[Work, Rate] = rates(device) if on_gpu else {"linear": rate_of_processor()}
     rows, base = _estimate(device, measured, facts) if on_gpu else ([], [])
-    facts["sageattention in a recording"] = _sage_replays(device)
+    facts["sageattention in a recording"] = _describe_sage_replay(device)
     return Checkup(facts, found, measured, rows, advice(facts, found, measured, device), base)
 
 
@@ -132,7 +132,7 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
 
 def measure_bandwidth(device: torch.device) -> float:
     """Return the bandwidth of GPU memory in GB/s, counting reads and writes."""
-    x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
+    x = torch.empty(COPY_SHAPE, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / (seconds_of(lambda: y.copy_(x), device) or 1.0) / 1e9
 
@@ -144,8 +144,8 @@ def measure_bus(device: torch.device) -> float:
     return BUS / (seconds_of(lambda: y.copy_(x, non_blocking=True), device) or 1.0) / 1e9
 
 
-def _sage_replays(device: torch.device) -> str:
-    """Return "yes" if SageAttention works in a CUDA graph, else the reason."""
+def _describe_sage_replay(device: torch.device) -> str:
+    """Return "yes" if a CUDA graph with SageAttention computes correctly, else why not, as text for the report."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:

@@ -15,9 +15,9 @@ VAE_PIXEL, VAE_BYTES = 8.04e6, 4220
 """The VAE's work per pixel of a frame: floating-point operations of its convolutions, and bytes that its norms move
 (tools/cards/per_clock.py)."""
 VAE_WIDTH = 96
-ROW_PASSES, ROW_COPIES, ROW_QUANTIZED = 28, 2, 1.75  # 28: norms 20 and 2, RoPE with the cache update 6
-"""The 16-bit passes (reads or writes) over an activation [tokens, dim] in a block: always, added by 8-bit attention,
-and added per input that is quantized."""
+PASSES = 28  # reads and writes of a 16-bit activation [tokens, dim] in a block: norms 22, RoPE and cache update 6
+PASSES_8_BITS = 2  # added by 8-bit attention
+PASSES_QUANTIZED = 1.75  # added by each quantized input
 QUANTIZED_INPUTS = 5
 """The number of activations [tokens, dim] that a block quantizes for 8-bit products, without the second feed-forward
 layer's input."""
@@ -25,7 +25,7 @@ LAUNCHES, LAUNCHES_8_BITS = 16, 32
 """The kernels and memory fills that a block launches, in 16 bits and in comfy-kitchen's 8 bits (counted by
 tools/cards/try_kernels.py)."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
-"""The least seconds that a kernel takes, if launched by Python (LAUNCH) or by a CUDA graph (LAUNCH_RECORDED)."""
+"""The minimum seconds of a kernel launched by Python (LAUNCH), or by a CUDA graph (LAUNCH_RECORDED)."""
 HELD_BY_OTHERS = 1e9
 """The bytes of GPU memory that the desktop and CUDA are assumed to use."""
 FOUR_BIT = 0.57
@@ -143,17 +143,17 @@ BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
 BASE_WORK = 3.9e9
 """The bytes of GPU memory that the base model needs for BASE_VIDEO besides its weights."""
 FAST_ENOUGH = 6.0
-"""The frames per second from which a walk (a steered live video) feels fluent."""
+"""The frames per second at which a walk (a steered live video) begins to feel fluent."""
 
 
 def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
     """Return the estimated time of generating and decoding a chunk. `fetched`: the bytes that each forward copies from
     host memory."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
-    linear, attention, launches, passes = rates.linear, rates.attention, LAUNCHES, float(ROW_PASSES)
+    linear, attention, launches, passes = rates.linear, rates.attention, LAUNCHES, float(PASSES)
     if setting.eight_bit:
         linear, attention, launches = rates.linear_8bit, rates.attention_8bit, LAUNCHES_8_BITS
-        passes += ROW_COPIES + ROW_QUANTIZED * (QUANTIZED_INPUTS + config.ffn_dim / config.dim)
+        passes += PASSES_8_BITS + PASSES_QUANTIZED * (QUANTIZED_INPUTS + config.ffn_dim / config.dim)
     weights = 6 * config.dim**2 + 2 * config.dim * config.ffn_dim
     products = 2.0 * tokens * weights * blocks + 2.0 * tokens * 4 * config.dim**2 * config.num_layers
     row = 2.0 * tokens * config.dim

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from ..camera.path import CameraPath
-from ..camera.plucker import stillness
+from ..camera.plucker import still_tolerance
 from ..camera.rotation import angle_deg, inverse, rigid, unit
 from ..errors import CameraError
 from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
@@ -204,7 +204,7 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
     chosen = np.unique([np.abs(keys - frame).argmin() for frame in (*starts, keys[-1])])
     ends = zip(chosen[:-1], chosen[1:], strict=True)
     steps = np.linalg.norm(np.diff(path.positions[keys[chosen]], axis=0), axis=1)
-    least = max(MOVING * float(steps.max()), stillness(path.c2w))
+    least = max(MOVING * float(steps.max()), still_tolerance(path.c2w))
     return Measurement(path, tuple(_pair(camera, path, first, last, least) for first, last in ends), camera)
 
 

@@ -25,7 +25,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""The least length of an accepted quaternion; the greatest is 1 / SHORTEST."""
+"""The minimum length of an accepted quaternion; the maximum is 1 / SHORTEST."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -204,8 +204,8 @@ def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
 
 
 def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tuple[int, int]) -> None:
-    """Write a path as COLMAP's text model without points. `names`: the frames' file names. `size`: their height and
-    width in pixels."""
+    """Write a path as COLMAP's text model without points. `names`: the frames' file names. `size`: (height, width) in
+    pixels."""
     height, width = size
     sides = np.array([width / LENS_WIDTH, height / LENS_HEIGHT] * 2)
     lenses, numbers = np.unique(path.intrinsics * sides, axis=0, return_inverse=True)

@@ -151,7 +151,7 @@ def read_camera(
     fitting = [name for name, other in FORMATS.items() if suffix in other.suffixes]
     if fitting and format not in fitting:
         raise CameraError(f"{path}: the `format` is {format}; a {suffix} file is {' or '.join(fitting)}: choose that")
-    texts = stated_texts(path, names=not own)
+    texts = stated_texts(path, matrix_name=not own)
     taken = convention or stated_convention(texts, own, str(path))
     if taken not in CONVENTIONS or (own and CONVENTIONS[taken].by_column):
         direction = direction_of(texts.get(MATRIX_NAME, "")) if convention is None else ""
@@ -170,7 +170,7 @@ def read_camera(
         lens = lens_from_fov(DEFAULT_FOV_DEG if fov_deg is None else fov_deg)
         if fov_deg is None:
             notes.append(f"No lens in the file: {DEFAULT_FOV_DEG:g} degrees across, that of the official examples.")
-    origin = Origin(format, taken, named=taken != own)
+    origin = Origin(format, taken, overridden=taken != own)
     return CameraPath(recording.c2w, lens, recording.fps or FPS, recording.actions, origin), notes
 
 

@@ -93,8 +93,8 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the frames' order, int [n], by one column, or None. The column has no gaps and sorts the columns before
-    it."""
+    """Sort the frames by the first column that has no gaps and leaves the columns to its left in order. Return the
+    order, int [n], or None without such a column."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():

@@ -98,12 +98,13 @@ PARAMETER_KEYS = {
 SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True))
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """A map from the key of a width to the key of the same image's height, and back."""
-LEAST_SIDE = 16
-"""The least width and height, in pixels, that count as an image size if their keys are not a pair in PAIRED."""
+MIN_SIDE = 16
+"""The minimum image side, in pixels, where width and height have keys of different programs, such as "w" and
+"image_height"."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The JSON keys of a horizontal field of view, each with the factor that converts it to radians."""
 SAME_LENS = 1.02
-"""The greatest ratio of two values that count as the same lens parameter."""
+"""The maximum ratio of two values that count as the same lens parameter."""
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
@@ -147,7 +148,7 @@ def describes_image(key: str, fields: Mapping) -> bool:
 
 
 def _is_side(value: object) -> bool:
-    return isinstance(value, int | float) and value >= LEAST_SIDE and value % 1 == 0
+    return isinstance(value, int | float) and value >= MIN_SIDE and value % 1 == 0
 
 
 def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:

@@ -22,8 +22,8 @@ DIRECTIONS = {
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^matrixworldinverse|"
     r"^extrinsics?(mat\w*)?$",
 }
-"""Patterns for names of camera-to-world and world-to-camera matrices, in lower-case letters and digits. The first match
-decides."""
+"""Patterns for a matrix's name, by direction; the first match decides. Names are compared without signs and in lower
+case."""
 
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 
@@ -74,10 +74,10 @@ SENSOR_MM = 36.0
 
 
 class Matrices(NamedTuple):
-    """Pose matrices in a JSON file, under the name `key`, which states their direction.
+    """Pose matrices in a JSON file, under a name that states their direction.
 
     matrices: the matrices as in the file.
-    frames: the other fields, for each frame or once for all.
+    frames: the other fields: an object per frame, or one for all.
     notes: notes for the user on the frames' order.
     """
 
@@ -101,7 +101,7 @@ def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | Non
     if frames is None:
         return None
     ordered, notes = sort_frames(frames, path)
-    flat = [_flat(frame, all_objects=True) for frame in ordered]
+    flat = [_flat(frame, any_key=True) for frame in ordered]
     key = _directed((name for name in flat[0] if all(name in each for each in flat)), direction)
     common = {name: value for name, value in whole.items() if not are_frames(value)}
     shared = [{**common, **each} for each in flat]
@@ -116,18 +116,18 @@ def are_frames(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
 
 
-def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
-    """Return the fields, with inner objects that hold poses replaced by their fields: {"extrinsics": {"c2w": m}} gives
-    {"extrinsics_c2w": m}."""
+def _flat(data: Mapping, any_key: bool = False) -> dict[str, Any]:
+    """Replace inner objects that hold poses by their fields: {"extrinsics": {"c2w": m}} becomes {"extrinsics_c2w": m}.
+    Unless `any_key`, the object's key must state a direction."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        inner = isinstance(value, Mapping) and (direction_of(key) or all_objects and any(map(direction_of, value)))
+        inner = isinstance(value, Mapping) and (direction_of(key) or any_key and any(map(direction_of, value)))
         flat |= {f"{key}_{name}": each for name, each in value.items()} if inner else {key: value}
     return flat
 
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
-    """Read a JSON file with a list of matrices, with "matrices", or with matrices under a name such as w2c. The lens is
+    """Read a JSON file: a list of matrices, or an object with the key "matrices" or a key such as "w2c". The lens is
     optional."""
     data = read_json(path)
     direction = "c2w" if convention.camera_to_world else "w2c"

@@ -12,10 +12,11 @@ import numpy as np
 
 from ...errors import CameraError
 from ..pose_folder import check_file
-from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
+from ..poses import LARGEST_FRACTION, LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
 
-LARGE = 100
-"""If both sides of an image have more than LARGE pixels, a lens in fractions of the image size is refused."""
+LARGE_SIDE = 100
+"""In an image with both sides over LARGE_SIDE pixels, a lens in fractions of the image size is refused. Smaller images
+may have such values in pixels."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 """A pattern for the keys under which a file may state its matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
@@ -54,7 +55,7 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     rows = np.asarray(pixels, dtype=np.float64)
-    if min(width, height) > LARGE and rows.max() <= SHARES:
+    if min(width, height) > LARGE_SIDE and rows.max() <= LARGEST_FRACTION:
         raise CameraError(
             f"{name}: focal length {rows[0, 0]:g} and centre {rows[0, 2]:g} are fractions of a {width:g}x{height:g} "
             "image, it seems; expected pixels"
@@ -90,9 +91,9 @@ def read_json(path: Path) -> Any:
         raise CameraError(f"{path}: not JSON ({error})") from error
 
 
-def read_table(path: Path, *columns: int, only: Sequence[int] = ()) -> np.ndarray:
-    """Return the numbers in a text file, float64 [n, k]. `columns`: the accepted counts k. `only`: the columns that
-    must hold numbers, by default all; text elsewhere becomes 0."""
+def read_table(path: Path, *columns: int, numeric: Sequence[int] = ()) -> np.ndarray:
+    """Return the numbers in a text file, float64 [n, k]. `columns`: the accepted values of k. `numeric`: the columns to
+    read, by default all; others become 0."""
     split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))
     lines = [*dropwhile(lambda line: not is_number(line[1][0]), (line for line in split if line[1] != [""]))]
     if not lines:
@@ -101,7 +102,7 @@ def read_table(path: Path, *columns: int, only: Sequence[int] = ()) -> np.ndarra
     for number, fields in lines:
         if len(fields) != expected:
             raise CameraError(f"{path}: line {number} has {len(fields)} columns, expected {expected}")
-    wanted = {*(only or range(expected))}
+    wanted = {*(numeric or range(expected))}
     rows = ((number, (value if at in wanted else "0" for at, value in enumerate(fields))) for number, fields in lines)
     return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in rows])
 

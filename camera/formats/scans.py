@@ -111,7 +111,7 @@ def _read_frames(frames: list[Mapping], path: Path, convention: Convention) -> C
     order = () if path.is_dir() else BY_TIME  # a folder's frames are in the order of their files
     frames, order_notes = sort_frames(frames, path, order)
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
-    matrices, notes = _by_row(matrices, _stated_order(frames))
+    matrices, notes = _to_row_order(matrices, _stated_order(frames))
     key = next((name for name in POSES if name in frames[0]), "")
     if key in AMBIGUOUS_POSES and not ARKIT_ONLY & frames[0].keys():
         notes = [*notes, Reported(UNSTATED_AXES.format(key))]
@@ -175,8 +175,9 @@ def _stated_order(frames: list[Mapping]) -> str:
     return "row" if lens[[2, 5]].any() else "column"
 
 
-def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses stored by row, and notes. `order` decides only if all poses are at the origin."""
+def _to_row_order(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
+    """Return the poses [n, 4, 4] in row-major order, and notes. The translations show the file's order; `order` decides
+    if all are 0."""
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

@@ -32,14 +32,14 @@ ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 MATRIX_NAME = "matrix_type"
-"""The key under which `stated_texts` returns the matrices' name, such as "c2w"."""
+"""The key under which `stated_texts` returns the name of the pose matrices, such as "c2w"."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
 """A pattern for texts that state unsupported axes: left-handed ones, or those of robotics and aerospace."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
-TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
-"""The suffixes of tables of numbers, and the number of characters in which a header is searched."""
+TABLE_SUFFIXES = (".txt", ".csv", ".tum")
+HEADER_LENGTH = 4096  # the characters of a table that may hold its header
 NO_HEADER = re.compile(r"^\s*[-\d.]|://")
 """A pattern for a table's lines that are not a header: numbers, or a video's URL."""
 FIELDS = (
@@ -102,7 +102,7 @@ def _array_shape(path: Path) -> tuple[int, ...]:
 
 
 def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], str]:
-    """Return the shape and numpy's letter of the dtype, such as "f", in an .npy header; () and "" if invalid or
+    """Return an .npy header's shape and dtype kind, such as "f"; () and "" if the header is invalid or the array is
     pickled."""
     try:
         version = np.lib.format.read_magic(file)
@@ -168,9 +168,9 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
 """Functions, by suffix, that return a file's format or None."""
 
 
-def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
-    """Return the texts in a file that may state its convention or lens, by key. With `names`, add the matrices' name,
-    such as "c2w", under MATRIX_NAME."""
+def stated_texts(path: Path, matrix_name: bool = False) -> dict[str, str]:
+    """Return a file's texts that may state its convention or lens, by key. If `matrix_name`, add the name of its pose
+    matrices under the key MATRIX_NAME."""
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
@@ -179,11 +179,11 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
         frames: list[Mapping] = next(filter(are_frames, listed), [])
         for each in (*frames[:1], data):
             found |= each if isinstance(each, Mapping) else {}
-        if names and (named := named_matrices(data, file)) is not None:
+        if matrix_name and (named := named_matrices(data, file)) is not None:
             found[MATRIX_NAME] = named.key
-    elif file.suffix.lower() in TABLES and file.is_file():
+    elif file.suffix.lower() in TABLE_SUFFIXES and file.is_file():
         with file.open(encoding="utf-8", errors="replace") as opened:
-            header = [line for line in opened.read(HEADER).splitlines() if not NO_HEADER.search(line)]
+            header = [line for line in opened.read(HEADER_LENGTH).splitlines() if not NO_HEADER.search(line)]
         found["convention in the header"] = next(filter(None, map(_convention_in, header)), None)
     elif file.suffix.lower() == ".npz" and file.is_file():
         with suppress(Exception), np.load(file, allow_pickle=False) as archive:  # the format's reader reports damage
@@ -192,7 +192,8 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
 
 
 def _convention_in(line: str) -> str:
-    """Return the left-handed axes or the direction ("c2w" or "w2c") that a header line states, else ""."""
+    """Return what a table's header line states: left-handed axes, such as "Unity", or a direction, "c2w" or "w2c"; else
+    ""."""
     line = re.sub(r"\S*[/\\]\S*\.\w+", "", line)
     if left_handed := LEFT_HANDED.search(line):
         return left_handed[0]
@@ -201,10 +202,11 @@ def _convention_in(line: str) -> str:
     return found[0] if len(found) == 1 else ""
 
 
-def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the convention in `texts`, completed from the format's convention `own`, or "" if incomplete. Raise
-    CameraError for unsupported axes or a contradiction to `own`."""
-    axes, direction = own.split("_") if own else ("", "")
+def stated_convention(texts: Mapping[str, str], default: str, where: str) -> str:
+    """Return the convention that `texts` state. Missing axes or directions come from the format's convention,
+    `default`, which may be "". Raise CameraError, with a message that begins with `where`, for unsupported axes or a
+    contradiction."""
+    axes, direction = default.split("_") if default else ("", "")
     for key, text in texts.items():
         if not CONVENTION_KEYS.search(key):
             continue
@@ -214,14 +216,14 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
                 f"OpenCV or Blender, or name the axes that it has with `convention`, one of {', '.join(CONVENTIONS)}"
             )
         stated = f"{axes_of(text) or axes}_{direction_of(text) or direction}"
-        if own and stated != own:
+        if default and stated != default:
             raise CameraError(
-                f"{where}: {key} is {text!r:.40}, and this format is read as {own}: name the right one with "
-                f"`convention`, {stated} or {own}"
+                f"{where}: {key} is {text!r:.40}, and this format is read as {default}: name the right one with "
+                f"`convention`, {stated} or {default}"
             )
         axes, direction = stated.split("_")
     found = f"{axes}_{direction}"
-    return found if found in CONVENTIONS else own
+    return found if found in CONVENTIONS else default
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:

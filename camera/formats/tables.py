@@ -69,18 +69,18 @@ PLACE_COLUMN = re.compile(
 """Patterns for column names: a quaternion's components (TURN_COLUMN), and a position's coordinates (PLACE_COLUMN)."""
 UNEVEN_STEPS = 1.5
 """If a time step is longer or shorter than the median step by more than this factor, the poses are resampled."""
-FORWARD, CLEARER, UPRIGHT = 0.7, 0.1, 0.7
-"""Limits of `_doubt_order`, the test for quaternions that begin with w: plausible forward motion, decisive difference
-of forward motions, and y component of an upright camera's y axis."""
+MIN_FORWARD, MIN_GAIN, MIN_UPRIGHT = 0.7, 0.1, 0.7
+"""The minima of `_check_quaternion_order`: a plausible path's forward motion, a clear difference of forward motions,
+and an upright camera's mean c2w[1, 1]."""
 W_LIKE = 0.999
-"""The absolute value from which a quaternion's first number seems to be w."""
+"""The minimum absolute value at which the first component of a quaternion seems to be w."""
 W_FIRST_NOTE = Reported(
     "The first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down or does not go "
     "where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w is last, with "
     "`# timestamp tx ty tz qx qy qz qw`"
 )
 MONST3R = "pred_traj.txt", "pred_intrinsics.txt"
-"""The names of MonST3R's trajectory (quaternions with w first) and of its file with a 3x3 lens in each line."""
+"""The names of MonST3R's files: the trajectory (quaternions with w first), and a 3x3 intrinsic matrix per line."""
 IMU_NOTE = Reported(
     "The poses are those of EuRoC's IMU, not of a camera, which is mounted at an angle: multiply each by T_BS of the "
     "camera's sensor.yaml."
@@ -142,11 +142,11 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
         _refuse_strange_header(path, lines)
     of_monst3r = stated is None and path.name == MONST3R[0] and lens_file.is_file()
     columns = stated or Columns(8, W_FIRST_COLUMNS if of_monst3r else [*range(8)])
-    numbers = read_table(path, columns.total, only=(*columns.columns, *columns.lens))
+    numbers = read_table(path, columns.total, numeric=(*columns.columns, *columns.lens))
     rows = numbers[:, columns.columns]
     check_quaternions(rows[:, 4:], str(path))
     c2w = to_opencv(rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4]), convention, str(path), rows[:, 1:])
-    doubts = _doubt_order(path, c2w, rows, convention) if stated is None and not of_monst3r else []
+    doubts = _check_quaternion_order(path, c2w, rows, convention) if stated is None and not of_monst3r else []
     c2w, notes = _at_even_times(c2w, rows[:, 0], path)
     recording = CameraFile(c2w, notes=(*doubts, *notes, *_header_notes(lines, columns)))
     if of_monst3r:
@@ -163,21 +163,21 @@ def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
 
 
 def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
-    """Return the first frame's lens [1, 4], since resampled poses do not match frames, and notes."""
+    """Return the first frame's lens [1, 4] and notes. After resampling, the other frames' lenses have no poses."""
     lens, notes = pixel_lens(frames, str(path))
     return lens[:1], (*notes, *lens_change(lens))
 
 
-def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
-    """Return a list of at most one note: the quaternions may begin with w. Raise CameraError if they clearly do."""
+def _check_quaternion_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
+    """Return a list of at most one warning that quaternions may begin with w. Raise CameraError if they clearly do."""
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)
     # absolute: a straight path with the camera rotated by 180 degrees about x is valid in both readings
-    clearer = other_ahead > max(FORWARD, abs(ahead) + CLEARER)
-    if clearer and c2w[:, 1, 1].mean() < UPRIGHT:
+    clearer = other_ahead > max(MIN_FORWARD, abs(ahead) + MIN_GAIN)
+    if clearer and c2w[:, 1, 1].mean() < MIN_UPRIGHT:
         raise CameraError(f"{path}: {W_FIRST_NOTE}")
-    seems_first = other_ahead > FORWARD or abs(rows[0, 4]) >= W_LIKE
-    return [W_FIRST_NOTE] if clearer or (seems_first and ahead <= FORWARD) else []
+    seems_first = other_ahead > MIN_FORWARD or abs(rows[0, 4]) >= W_LIKE
+    return [W_FIRST_NOTE] if clearer or (seems_first and ahead <= MIN_FORWARD) else []
 
 
 def _forward(c2w: np.ndarray) -> float:

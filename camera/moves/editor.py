@@ -1,4 +1,5 @@
-"""Conversion of the camera editor's state to a path, as in web/ (examples: tests/data/editor_cases.json)."""
+"""Conversion of the camera editor's state to a path, the same as the JavaScript's in web/
+(tests/data/editor_cases.json)."""
 
 import json
 import math

@@ -30,8 +30,8 @@ def actions_from_keys(script: str) -> np.ndarray:
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
-    """Return the camera-to-world poses of a script, float64 [frames + 1, 4, 4], beginning at the identity. `step`:
-    world units per frame. `turn_deg`: degrees per frame. The pitch stays within 85 degrees."""
+    """Return a script's camera-to-world poses, float64 [n + 1, 4, 4], from the identity on, for the n frames of
+    `held_keys`. `step`: world units per frame. `turn_deg`: degrees per frame. The pitch stays within 85 degrees."""
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)
@@ -43,8 +43,8 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the path of a script such as "w-10,iw-15", with a pose and W, A, S, D flags per frame. Frames without keys
-    are added up to 4n + 1 frames."""
+    """Return the path of a script such as "w-10,iw-15", with a pose and W, A, S, D flags per frame. The path is padded
+    to 4n + 1 frames."""
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
     held = np.concatenate([actions, actions[-1:]])

@@ -39,7 +39,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note that `amount` has no effect at constant speed; "" for moves in degrees and for "static"."""
+        """A note that `amount` cancels at constant speed, because steps are divided by the longest one; "" for moves in
+        degrees and for "static"."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -59,7 +60,9 @@ def preset_path(
 
     frames: rounded down to 4n + 1.
     amount: in the preset's unit, by default `Preset.amount`.
+    easing: a name in EASINGS.
     radius: the distance straight ahead to the point in view.
+    shake: the maximum random rotation about an axis, in degrees.
     """
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
@@ -134,7 +137,8 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Rotate all cameras in place so that the first rotation is the identity. Return `c2w`."""
+    """Rotate all cameras about their positions by one local rotation, which makes the first the identity. Change `c2w`
+    and return it."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T  # from the right: world axes, as of the positions
     return c2w
 

@@ -99,7 +99,8 @@ class View:
         ImageDraw.Draw(self.canvas).ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
 
     def label(self, point: np.ndarray, text: str, size: float, color: Color) -> None:
-        """Draw text next to a world point [3], inside the rectangle."""
+        """Draw text next to a world point [3], shifted to fit into the view's `box`. `size`: the font size in
+        pixels."""
         ((x, y),) = self.pixels(point)
         width = font(size).getlength(text)
         x = min(max(x + size * 0.5, self.box[0] + 2), self.box[2] - width - 4)
@@ -123,7 +124,8 @@ class View:
 
 
 def bars(canvas: Image.Image, box: Box, values: Sequence[float] | np.ndarray, most: float, color: Color) -> None:
-    """Draw a column chart in the rectangle `box`. Columns of `most` or more have the full height."""
+    """Draw a column chart in the rectangle `box`. `most`: the value of a column of full height; larger values are
+    clipped."""
     left, top, right, bottom = box
     draw = ImageDraw.Draw(canvas)
     draw.line((left, bottom, right, bottom), fill=GRID, width=2)

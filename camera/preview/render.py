@@ -16,7 +16,8 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Return the camera-to-world poses, float64 [f, 4, 4], that the model sees. Their longest step has length 1."""
+    """Return the poses of a video's latent frames as the model sees them: camera-to-world, float64 [f, 4, 4]. The
+    longest step of a moving camera is 1."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 
@@ -32,6 +33,7 @@ def render_preview(
     first_frame: an image drawn in front of the first camera.
     frames: the video's length, by default the full path.
     size: width and height, 400x250 to 4096x4096.
+    light: whether the drawing is for a light theme.
     """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))

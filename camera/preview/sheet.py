@@ -16,7 +16,7 @@ SUPERSAMPLING = 2
 FRUSTA = 7
 MOST_TICKS = 12
 MOST_LINES = 4
-"""The greatest number of lines below the panels."""
+"""The maximum number of lines below the panels."""
 
 
 class Sheet:
@@ -68,19 +68,19 @@ class Sheet:
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
 
     def chart(self, columns: Span, rows: Span, title: str, values: np.ndarray, most: float, color: Color) -> None:
-        """Draw a panel with a column chart. Columns of `most` or more have the full height."""
+        """Draw a panel with a column chart. `most`: the value of a column of full height; larger values are clipped."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
 
     def view(self, box: Box, axes: np.ndarray, corners: list[np.ndarray]) -> View:
-        """Return a parallel projection into the rectangle `box` that shows all `corners`, arrays [n, 3] of world
-        points."""
+        """Return a parallel projection into the rectangle `box` that shows all world points in `corners`, arrays [n,
+        3]. `axes`: see `View`."""
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """Draw a camera path into `view`, from green to red, with some of its frusta and dots at even times. `cameras`:
-        the frustum [6, 3] of every frame."""
+        """Draw a camera path into `view`, from green to red, with some frusta, and dots at regular intervals.
+        `cameras`: each frame's frustum [6, 3]."""
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))

@@ -20,7 +20,7 @@ FAR_OFF = rigid(from_angles("Y", [40.0]), np.array([[20.0, 3.0, -50.0]]))[0]
 def read_as(c2w: np.ndarray, name: str, meant: str = "opencv_c2w", format: str = "matrices") -> CameraPath:
     """The path of a file that keeps to `meant`, read under the convention `name`."""
     read = reinterpret(c2w, CONVENTIONS[meant], CONVENTIONS[name])
-    return CameraPath(read, lens_from_fov(), origin=Origin(format, name, named=True))
+    return CameraPath(read, lens_from_fov(), origin=Origin(format, name, overridden=True))
 
 
 def walk() -> np.ndarray:
