@@ -11,7 +11,7 @@ NEIGHBOURS = 4
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """Return the sharpness of a frame, uint8 [H, W, 3]: var(Laplacian) / (var(grey) + 1), or 0 for a uniform frame."""
+    """Return the sharpness of a frame, uint8 [H, W, 3]: var(Laplacian) / (var(grey) + 1)."""
     grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
     around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))

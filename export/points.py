@@ -51,7 +51,7 @@ class Points:
 
     error: the mean reprojection error in pixels.
     seconds: an entry for each second of the video.
-    cloud: a PLY file in OpenGL axes: x right, y up, z backward.
+    cloud: the bytes of a PLY file in OpenGL axes: x right, y up, z backward.
     """
 
     count: int
@@ -71,8 +71,8 @@ class Points:
 
 
 def check_points(no_points: bool = False) -> None:
-    """Check that points can be made. Raises InputError if `no_points` is true, and DependencyError without pycolmap or
-    OpenCV."""
+    """Check the requirements of a point cloud before an export. Raises InputError if the user's option `no_points` is
+    set, and DependencyError without pycolmap or OpenCV."""
     if no_points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
@@ -80,7 +80,7 @@ def check_points(no_points: bool = False) -> None:
 
 def add_points(made: Exported, fps: float) -> Points:
     """Triangulate the points of an exported scene, write them in the scene's format, and return them. For "ply" the
-    frames are then deleted.
+    frames' PNG files are then deleted.
 
     fps: the frame rate of the video, for `Points.seconds`.
 
@@ -153,7 +153,8 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Write the keypoints and matches. Return the number of tracked points per frame, int [n]."""
+    """Track points through TRACKED_AT_ONCE exported frames from index `begin`. Write their keypoints and matches, and
+    return the number of points per frame, int [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TRACKED_AT_ONCE])
     tracks = track_points([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])

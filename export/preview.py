@@ -13,8 +13,8 @@ CAMERAS = 24
 FAR = 4.0
 """A point is drawn if its distance from the nearest camera is at most this multiple of the median distance."""
 DEPTH, CAMERA_DISTANCE = 0.05, 0.06
-"""The distance of a drawn camera's image from its centre, and the least distance between drawn cameras, as fractions of
-the scene's radius."""
+"""The distance of a drawn camera's image from its centre, and the minimum distance between drawn cameras, as fractions
+of the scene's radius."""
 BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
 """The viewpoint relative to the first camera: backward and upward, as fractions of the scene's radius, and downward
 pitch in degrees."""
@@ -28,8 +28,8 @@ RED = (255, 0, 0)
 class Preview(NamedTuple):
     """The preview of an exported scene.
 
-    cloud: a binary PLY file of points and cameras, with y up.
-    view: the viewpoint, one pose above and behind the first camera.
+    cloud: the bytes of a binary PLY file of points and cameras, y up.
+    view: the viewpoint, a path of one pose above and behind the first camera, in OpenCV axes.
     centre, radius: of a sphere around the cloud; the centre is [3].
     """
 
@@ -67,7 +67,8 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
 
 
 def _sphere(places: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the centre of the bounding box of positions [n, 3], and the largest distance from it, or 1 for 0."""
+    """Return the centre of the bounding box of positions [n, 3], and the largest distance from the centre. A distance
+    of 0 becomes 1."""
     centre = (places.min(0) + places.max(0)) / 2
     return centre, float(np.linalg.norm(places - centre, axis=1).max()) or 1.0
 

@@ -59,12 +59,12 @@ def export_scene(
     every: int = 4,
     shorter: bool = False,
 ) -> Exported:
-    """Write the sharpest frame of each `every` frames, unless it is blurred, and the cameras into a folder.
+    """Write frames and cameras into a folder: the sharpest of each `every` successive frames, unless it is blurred.
 
     frames: uint8 [H, W, 3] each, all of one size.
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
     lens: [n, 4], fx, fy, cx, cy of each frame at 832x480.
-    format: "nerfstudio", "colmap" or "ply"; for "ply" `add_points` makes the point cloud.
+    format: "nerfstudio", "colmap", or "ply": only the frames, to be followed by `add_points`.
     shorter: whether the video may have fewer than n frames.
 
     Raises InputError for invalid arguments, CameraError for invalid poses or intrinsics.

@@ -18,11 +18,11 @@ WALKING_UNIT = FRAMES_PER_LATENT * STEP
 FRAMES_TO_SPEED = 3
 """The number of video frames in which the camera reaches full speed, or stops."""
 FASTEST_LOOK_DEG = 6.0
-"""The largest rotation by the mouse in one video frame, in degrees. The rest follows in later frames."""
+"""The maximum rotation by the mouse in one video frame, in degrees. The rest follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a walking key. At 1 the translation per latent frame is the largest in training."""
+"""The default speed of a session's walking keys. At 1 the translation per latent frame is the largest in training."""
 PITCH_DEG = 1.5
-"""The largest change of pitch from one video frame to the next, in degrees."""
+"""The maximum change of pitch from one video frame to the next, in degrees."""
 
 
 class WalkingCamera:
@@ -40,7 +40,7 @@ class WalkingCamera:
         walls: PlacedMap | None = None,
     ) -> None:
         """Place the camera at rest at the camera-to-world pose [4, 4], by default the identity. `speed` is a fraction
-        of `unit` per latent frame. `pitch_deg` limits the change of pitch per video frame."""
+        of `unit` per latent frame, `pitch_deg` the maximum change of pitch per video frame. `walls` stop the camera."""
         self.unit, self._step, self.frames_left = unit, unit / FRAMES_PER_LATENT * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
@@ -100,8 +100,8 @@ class RecordedCamera:
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
-        """Start at the beginning of a path of camera-to-world poses [n, 4, 4], moved to begin at `pose` unless that is
-        None. A `unit` of 0 is computed from the path."""
+        """Start at the beginning of a path of camera-to-world poses [n, 4, 4]. The path is moved to begin at `pose`, if
+        set. If `unit` is 0, use the longest translation per latent frame."""
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
         latents = self._path[::FRAMES_PER_LATENT]
@@ -136,8 +136,8 @@ def integer_poses(poses: np.ndarray) -> list[list[int]]:
 
 
 def relative_poses(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
-    """Return the model's camera input [f, 4, 4]: each pose relative to the latent frame before, its translation divided
-    by `unit`. Without the pose `before` the first result is the identity."""
+    """Return the model's camera input [f, 4, 4]: each pose relative to the previous one, with translations divided by
+    `unit`. `before` is the previous pose of the first; if None, the first result is the identity."""
     if before is None:
         rest = relative_poses(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

@@ -23,7 +23,7 @@ RUN, RUNNING = "shift", 2.0
 FRAMES_PER_LATENT = 4
 """The number of video frames that a latent frame decodes to, except a video's first, which decodes to one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""The most taps (short key presses) that wait for the next chunk, and the most rows of timed keys."""
+"""The maximum number of taps (short key presses) that wait for the next chunk, and of rows of timed keys."""
 FURTHEST_LOOK = 720.0
 """The limit, in degrees, of the mouse movements that wait for the next chunk."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
@@ -44,8 +44,8 @@ class Controls:
     """The state of keyboard keys, mouse and gamepad of one walk (a steered video). Methods raise InputError for an
     invalid input.
 
-    last_input: the time of the last input by `clock`; held inputs count.
-    switches: rises when held keys, timed keys or resting sticks change.
+    last_input: the time of the last input, or of the last `take` with a held input.
+    switches: the number of times that held keys, timed keys or resting sticks changed.
     changed: called after each input, in the thread that sends the input.
     """
 
@@ -148,8 +148,8 @@ class Controls:
             return self._last_arrival is not None or bool(self._script)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return and consume the inputs for the next `frames` video frames. Held keys and sticks stay, and taps too if
-        `frames` is 0."""
+        """Return the inputs for the next `frames` video frames. Held keys and sticks remain; taps and mouse movements
+        are consumed. With `frames` 0, taps remain too."""
         with self._lock:
             now, since = self._clock(), self._last_take
             look, arrived = (self._look[0], self._look[1]), self._last_arrival
@@ -218,7 +218,8 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the video frame for the time `at`, if `frames` frames span `since` to `now`."""
+    """Return the index of the video frame at the time `at`. The `frames` frames divide the time from `since` to `now`
+    evenly."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 

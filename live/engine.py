@@ -22,7 +22,8 @@ from ..vae import PreviewDecoder, VideoDecoder
 from .worlds.walls import WorldMap
 
 LARGEST = 16.0
-"""The largest absolute value in a first frame. Larger values are probably pixels from 0 to 255 that were not scaled."""
+"""The largest allowed absolute value in a first frame. Larger values are probably pixels from 0 to 255 that were not
+scaled."""
 
 
 class WalkVideo(Protocol):
@@ -54,11 +55,11 @@ class Engine:
     window: the attention window in latent frames, always limited.
     chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.
-    new_decoder: new_decoder(exact) returns a decoder, in fp32 if `exact`.
+    new_decoder: new_decoder(exact) returns a VAE decoder, in fp32 if `exact`.
     encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
     encode_prompt: maps a text to an embedding [1, L, D], in any thread.
-    decoder: the decoder of the shown frames, "vae" or TINY_DECODER.
-    new_preview: returns a tiny decoder for the shown frames; None for the VAE.
+    decoder: the name of the decoder for the shown frames, "vae" or TINY_DECODER.
+    new_preview: returns a tiny decoder for the shown frames; if None, the VAE decodes them.
     record: opens each walk's video file; None without videos.
     """
 

@@ -29,9 +29,9 @@ from .worlds.drift import HINT, DriftWatch
 
 log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
-"""The longest time in seconds between two calls of `watch` while a session waits for the next chunk."""
+"""The maximum time in seconds between two calls of `watch` while a session waits for the next chunk."""
 CHUNKS_PER_RELEASE = 64
-"""The number of chunks after which freed memory is returned to the operating system, on a CPU."""
+"""The interval, in chunks, at which freed memory is returned to the operating system on a CPU."""
 QUIET_SECONDS = 10.0
 """After this many seconds without input, a session with `moving` makes chunks half as often."""
 Deliver = Callable[[Frames], None]
@@ -44,14 +44,15 @@ paused, resumed, ended: none.
 restarted: `folder`, the folder of the new walk.
 still: `still`, whether the session waits for an input.
 drift, stuck, kept: `reason`, a message. For kept it is why a file could not be saved.
-found: `seconds`, the length of the video until the crate was found.
+found: `seconds`, the video's length when the camera first reached the map's crate.
 back: `chunk`, the number of remaining chunks.
 failed: `what` (walk, command or prompt), `reason`, and `ended`, whether the walk has ended.
 """
 
 
 class ChunkMaker(ControlsMixin):
-    """The base class of sessions, which make a walk (a steered video) chunk by chunk. A subclass must set `_walks`.
+    """The base class of sessions, which make a walk (a steered video) chunk by chunk. A subclass must set `_walks`, the
+    walks of the session.
 
     moving: whether chunks are made even while the camera rests without input.
     restart_on_drift: whether a new walk begins when the video degrades.
@@ -97,7 +98,7 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def running(self) -> bool:
-        """Whether the thread of `start` is running."""
+        """Whether the thread that `start` creates is alive."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -111,7 +112,8 @@ class ChunkMaker(ControlsMixin):
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.is_over(self.walk))
 
     def stop(self) -> None:
-        """Stop making chunks and, except within `deliver`, wait for the thread of `start`."""
+        """Stop making chunks, and wait for the session's thread. A call from the `deliver` callback of `start` does not
+        wait."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -120,7 +122,7 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether the caller runs within `deliver`."""
+        """Whether the caller is the `deliver` callback, in the session's thread or its decoding thread."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.is_current)
         return self.running and mine
 

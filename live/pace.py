@@ -10,9 +10,9 @@ from .controls import FRAMES_PER_LATENT
 from .shown.frames import Frames
 
 MARGIN = 0.03
-"""A chunk's frames are expected this many seconds before they are needed."""
+"""A chunk's frames should arrive this many seconds before playback needs them."""
 RECENT_FRAMES = 32
-"""The next chunk's delay is predicted from the chunks of this many recent video frames, at least two chunks."""
+"""The number of recent video frames whose chunks predict the next chunk's delay. At least two chunks are used."""
 RATE_SECONDS = 4.0
 """The frame rate is measured over this many past seconds."""
 

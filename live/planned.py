@@ -10,7 +10,7 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The least length, in latent frames, for which a walk's memory is planned: a multiple of each released model's chunk
+"""The minimum length, in latent frames, for which a walk's memory is planned: a multiple of each released model's chunk
 size."""
 LIVE_WINDOW = Window(18, 6)
 """The attention window in a walk for a model that otherwise attends to the whole video: 18 latent frames, with a sink
@@ -26,8 +26,8 @@ def latent_frames(window: int | None) -> int:
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError if the model is guided, or if its camera input is missing or includes keys. `model` is its name
-    in the message."""
+    """Raise InputError for a guided model, a model without camera input, or a model with keyboard input. `model` is its
+    name in the message."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -39,8 +39,8 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return `spec` and `notes` adapted to a walk. A window of the whole video is replaced by LIVE_WINDOW, changed by
-    `window` and `sink`."""
+    """Return `spec` and `notes` adapted to a walk. A limited window stays. A window of the whole video becomes
+    LIVE_WINDOW, whose values `window` and `sink` override."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes
@@ -50,7 +50,7 @@ def plan_endless(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return notes for the user on a chunk size, window, sink or number of steps in `spec` that may look worse than the
+    """Return a note for each setting of `spec` (chunk size, window, sink, steps) that may look worse than the
     release's."""
     if not release.window.frames:
         return ()

@@ -52,9 +52,10 @@ class PromptedChunkMaker(ChunkMaker):
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
         """Switch a world event, such as rain. While the event is on, its sentence extends the prompt.
 
-        name: the name or the keyboard key of the event.
-        on: None toggles the event.
-        refresh, event: as in `prompt`.
+        name: the world event's name or keyboard key.
+        on: None toggles the world event.
+        refresh: as in `prompt`.
+        event: the sender's number for this input, not a world event.
 
         Raises InputError for an unknown event, and after `stop` or `close`.
         """

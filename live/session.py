@@ -77,14 +77,18 @@ class Session(PromptedChunkMaker):
         events: Any = None,
         **walk: Unpack[WalkOptions],
     ) -> None:
-        """Begin the first walk. Raises InputError or CameraError for an invalid option, start or path.
+        """Begin the first walk.
 
         begin: the Start of the walk, or the state of a video to continue.
         folder: the folder in which each walk gets a subfolder; None is a temporary one.
         fps: the playback rate; with 0, chunks do not wait for playback.
         whole: whether to save a state and a camera path; by default if `folder` is set.
         moving: whether chunks are made without input too.
+        controls: the source of the inputs; None is new Controls.
         events: world events, in a form that `read_events` accepts.
+        walk: options of each walk.
+
+        Raises InputError for an invalid option or start, CameraError for an invalid `path`.
         """
         check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
         pace = Pace(fps, chunk_frames=FRAMES_PER_LATENT * engine.chunk)
@@ -125,7 +129,7 @@ class Session(PromptedChunkMaker):
         self._notify("paused", {})
 
     def resume(self) -> None:
-        """End a pause. Even without a pause, the time since the last input starts again at 0."""
+        """End a pause, if any, and restart the count of seconds since the last input."""
         self.controls.record_activity()
         with self._changed:
             if not self._paused:
@@ -140,8 +144,8 @@ class Session(PromptedChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. An error is raised by
-        the next iteration, or reported to `tell`."""
+        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event` is the
+        sender's number for the input. The next iteration raises an error, or `tell` reports it."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
@@ -213,8 +217,8 @@ class Session(PromptedChunkMaker):
         return self.walk.store.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the session and its walk; `whole` saves a state and a camera path in any case. Within `deliver`, only
-        stop making chunks."""
+        """End the session and its walk. `whole` saves a state and a camera path, whatever the session's own `whole`. A
+        call from `deliver` only stops making chunks."""
         self.stop()
         if self._is_delivering:
             return

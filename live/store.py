@@ -48,8 +48,14 @@ class WalkStore:
         before: WorldState | None,
         settings: Mapping[str, Any],
     ) -> None:
-        """Create the folder. `picture` has the first `frame` and its latent `image`; `settings` are added to walk.json.
-        Raises InputError if writing fails."""
+        """Create the folder. Raises InputError if writing fails.
+
+        picture: the first `frame` and its latent `image`.
+        lens: fx, fy, cx, cy at 832x480.
+        unit: the unit of length of the camera, for `walk.json`.
+        before: the state of the continued video, if any.
+        settings: further entries for `walk.json`.
+        """
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
         self._before, self.latent_frames, self._settings = before, 0, settings
@@ -92,11 +98,11 @@ class WalkStore:
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], inputs))
 
-    def record_rebuild(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed, for a new prompt if `refresh`, else for a return to an earlier
-        chunk."""
+    def record_rebuild(self, *, new_prompt: bool) -> None:
+        """Record that keys and values were recomputed. The cause is a new prompt if `new_prompt`, else a return to an
+        earlier chunk."""
         if not self.failure:
-            self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
+            self._try(lambda: self._inputs.add_rebuild(self.latent_frames, new_prompt=new_prompt))
 
     def _append(self, rows: tuple[np.ndarray, ...], latent_frames: int, inputs: FrameInputs) -> None:
         self._inputs.add_inputs(self.latent_frames, inputs)
@@ -150,8 +156,8 @@ class WalkStore:
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return the poses of the walk's video frames, float64 [n, 4, 4], after the last pose of the continued video,
-        if any."""
+        """Return the camera poses of the walk's video frames, float64 [n, 4, 4]. The last pose of a continued video, if
+        any, is added as the first row."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:

@@ -41,7 +41,7 @@ class WalkOptions(TypedDict, total=False):
     """The options of each walk (steered video) of a session.
 
     speed: the speed of key W, 1 for the largest in training; by default 0.5.
-    walls: whether the camera stops at a known map's walls, by default true.
+    walls: whether the walls of a known map stop the camera, by default true.
     path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
     seed: replaces the seed of the Start unless None.
     """
@@ -158,8 +158,8 @@ class Walk(WalkWorld):
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and return an iterator that decodes its frames. Then call `update_cache`, and
-        nothing else until the iterator ends."""
+        """Make and save the next chunk, and return an iterator that decodes its frames in any thread. While the
+        iterator runs, call only `update_cache`."""
         chunk = self._next_chunk()
         frames = self._decoded_parts(chunk, decode_parts(chunk, self._decoder))
         self._save(chunk)
@@ -234,25 +234,25 @@ class Walk(WalkWorld):
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
         """Set the prompt of the next chunks; `context` is its embedding [1, L, D]. `refresh` recomputes the window's
-        keys and values. Raises InputError for `refresh` after a failed write."""
+        keys and values. This needs all saved chunks: after a failed save it raises InputError."""
         if refresh and (failure := self.store.failure):
             raise InputError(f"the past frames cannot change at once: {failure}; send the prompt without `refresh`")
         self.store.add_prompt(text, context)
         self._world.prompt = context.to(self.engine.device)
         self._causes += [] if cause is None else [cause]
         if refresh and self.store.latent_frames:
-            self.rebuild(refresh=True)
+            self.rebuild(new_prompt=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Continue after the first `chunk` chunks and discard the later ones. Raises InputError if `chunk` is not 0 to
-        the number of saved chunks."""
+        """Keep the first `chunk` chunks, discard the later ones, and continue from there. Raises InputError for a
+        number outside 0 to the number of saved chunks."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)
         self._causes = [] if cause is None else [cause]
         poses = self.store.poses()
         self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
-        self.rebuild(refresh=False)
+        self.rebuild(new_prompt=False)
         self.frames = max(0, FRAMES_PER_LATENT * self.store.latent_frames + (self.frames_before or -3))
 
     def close(self) -> None:

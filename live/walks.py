@@ -39,8 +39,11 @@ class Walks:
     def __init__(
         self, make: MakeWalk, folder: str | Path | None, *, whole: bool, fps: float, report_video: ReportUnsaved
     ) -> None:
-        """Prepare to save walks in `folder`; None is a temporary folder, without videos. `whole` saves a state and a
-        camera path of each walk."""
+        """Prepare to save walks in `folder`. If None, the folder is temporary and has no videos.
+
+        whole: whether to save a state and a camera path of each walk.
+        report_video: called with the reason if a video file is incomplete.
+        """
         self._make, self.whole, self._fps, self._report_video = make, whole, fps, report_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
@@ -99,7 +102,8 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None without videos."""
+    """Return a new video file for a walk, or None if the engine records none. With `preview`, a tiny decoder's video is
+    named PREVIEW."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, report)

@@ -40,8 +40,8 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Send a request (see `request`). Return the JSON object in the response, {} if empty. Raises InputError for
-        another response."""
+        """Send a request (see `request`). Return the JSON object in the response, or {} if the response is empty.
+        Raises InputError if the response is not a JSON object."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -76,8 +76,7 @@ class Server:
             raise self._silent(error) from None
 
     def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
-        """Yield (kind, data) for each event of a prompt. The iterator ends only with InputError, when the connection is
-        lost."""
+        """Yield (kind, data) for each event of a prompt, without end. Raises InputError when the connection is lost."""
         while True:
             try:
                 message = connection.recv()

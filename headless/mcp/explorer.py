@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..rollout_plan import RolloutPlan
 
 LONGEST = 10.0
-"""One action makes at most this many seconds of video."""
+"""The maximum length of one action, in seconds of video."""
 Seen = tuple[str, bytes]
 """A pair (description of the walk's current state, last frame as the bytes of a JPEG file)."""
 
@@ -89,13 +89,13 @@ class Explorer:
                 session.hold(())
 
     def look(self) -> Seen:
-        """Return the view again, without making new video."""
+        """Return the current description and frame again, without making new video."""
         with self._lock:
             return self._describe(self._walk())
 
     def prompt(self, text: str, at_once: bool) -> str:
-        """Set the prompt of later chunks, and return a message with the full prompt. `at_once` also recomputes past
-        keys and values."""
+        """Set the prompt of later chunks, and return a message with the full prompt. `at_once` also recomputes the KV
+        cache of past frames."""
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)

@@ -18,17 +18,17 @@ left, down, right, shift runs. Places that you left are forgotten after a while.
 
 
 def build_server(explorer: Explorer) -> MCPServer:
-    """Return an MCP server with the explorer's methods as tools. Their docstrings are the descriptions that the
-    assistant reads."""
+    """Return an MCP server whose tools call the explorer's methods. The assistant reads each tool's docstring as the
+    tool's description."""
 
     def start_walk(
         image: str | None = None, prompt: str | None = None, seed: int = 0, continue_from: str | None = None
     ) -> list[Any]:
         """Begin a walk, and return the last frame of its first chunk. The previous walk ends and stays in its folder.
 
-        image: a file on this machine with the first frame of the walk. prompt: a description of the world. Both default
-        to those of the first walk, and there to the model's example. seed: the seed of the noise. continue_from: the
-        file of a saved state, or the folder of a walk, in place of an image.
+        image: a file on this machine with the first frame of the walk. prompt: a description of the world. Without
+        image or prompt a walk uses those of the first walk; the first walk uses those of the model's example. seed: the
+        seed of the noise. continue_from: the file of a saved state, or the folder of a walk, in place of an image.
         """
         return _shown(explorer.start(image, prompt, seed, continue_from))
 

@@ -60,13 +60,13 @@ class InputLog:
             row = {"latent_frame": latent_frame, "axes": axes.tolist(), "look": [*inputs.look]}
             self._add(row if inputs.last_number is None else {**row, "event": inputs.last_number})
 
-    def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed, for a new prompt if `refresh`, else for a return to an earlier
-        chunk."""
-        self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
+    def add_rebuild(self, latent_frame: int, *, new_prompt: bool) -> None:
+        """Record that keys and values were recomputed. The cause is a new prompt if `new_prompt`, else a return to an
+        earlier chunk."""
+        self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": new_prompt})
 
     def cut(self, latent_frames: int) -> None:
-        """Remove the rows of all chunks that begin at or after latent frame number `latent_frames`."""
+        """Keep the rows of the first `latent_frames` latent frames, and remove the later rows."""
         rows = [row for row in self.rows() if row["latent_frame"] < latent_frames]
         self._file.truncate(0)
         self._file.seek(0)
@@ -86,8 +86,8 @@ class InputLog:
 
 
 def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return a saved walk's input rows, grouped by the first latent frame of their chunk. Raises OSError, KeyError or
-    ValueError if they are unreadable."""
+    """Return a saved walk's input rows, grouped by the first latent frame of their chunk. `settings` is the content of
+    walk.json, with the rows of an ended walk. Raises OSError, KeyError or ValueError."""
     found: dict[int, list[Row]] = {}
     for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

@@ -108,14 +108,14 @@ def _used_prompts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[in
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
-    """Return the number of video frames in `latent_frames` latent frames: four each, but one for the first if the
-    continued video `before` is None."""
+    """Return the number of video frames of a walk: four per latent frame. Without a continued video `before`, the first
+    latent frame has only one."""
     return max(0, FRAMES_PER_LATENT * latent_frames - (3 if before is None else 0))
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames. The
-    last pose of the continued video `before`, if any, precedes them."""
+    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first latent frames. If a video `before` is
+    continued, its last pose is added as the first row."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 

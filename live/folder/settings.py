@@ -30,7 +30,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def wrap_read_errors(folder: Path) -> Iterator[None]:
-    """Convert the errors of a missing or invalid file into an InputError that names the walk's `folder`."""
+    """A context manager that converts the errors of a missing or invalid file into an InputError that names the walk's
+    `folder`."""
     try:
         yield
     except LingBotError:

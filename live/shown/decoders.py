@@ -42,7 +42,8 @@ def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, 
 
 
 def decode_parts(chunk: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Decode a chunk in two parts: its first latent frame, then the others, if any. A GPU's decoding is only queued."""
+    """Decode a chunk in two parts: its first latent frame, then the others, if any. On a GPU the decoding is
+    asynchronous: call a part's wait() first."""
     latent = chunk.latent
     if decoder.device != latent.device:
         chunk.wait()

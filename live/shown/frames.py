@@ -17,7 +17,7 @@ class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
     kind: as in `Input`.
-    event: the sender's number for the input, or None.
+    event: the sender's number for the input (not a world event), or None.
     arrived: the time of arrival by time.monotonic.
     waited: the seconds from the arrival until the chunk began.
     latent_frame: the index of the first latent frame with the input.
@@ -42,7 +42,7 @@ class Frames:
     seconds: the time from reading the inputs until the frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
     waited: the seconds that the newest input waited; None without a new input.
-    inputs: the inputs that took effect in these frames.
+    inputs: a Receipt for each input that took effect in these frames.
     """
 
     pixels: np.ndarray
@@ -69,7 +69,8 @@ class LatentChunk(NamedTuple):
     """A chunk before its decoding.
 
     latent: [1, 16, n, h, w], on the model's device.
-    copy: the latent in host memory, valid after `wait()`.
+    copy: the latent in host memory, valid after `wait` was called.
+    wait: waits for the asynchronous copy.
     relative_poses: the model's camera input [n, 4, 4].
     poses: the camera poses [m, 4, 4] of the video frames.
     began: when the inputs were read, by time.perf_counter.
@@ -92,8 +93,8 @@ CHUNK_START_KINDS = "prompt", "event", "time", "back"
 
 
 def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
-    """Return a Receipt for each input of a chunk, in order of arrival. `now` is the chunk's start (time.monotonic),
-    `size` its latent frames, `frames` its video frames without the start image."""
+    """Return a Receipt for each input of chunk number `chunk`, in order of arrival. The chunk began at `now`
+    (time.monotonic), and has `size` latent frames and `frames` steered video frames."""
     first, before = chunk * size, (chunk + 1) * size * FRAMES_PER_LATENT - frames
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera
@@ -106,7 +107,8 @@ def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, fr
 
 
 class KeyChangedError(Exception):
-    """An exception that interrupts a chunk because a key has changed. `camera` is the camera before the chunk."""
+    """An exception that interrupts a chunk because keyboard keys or sticks have changed. `camera` is the camera before
+    the chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera

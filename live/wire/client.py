@@ -16,12 +16,13 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_QUEUED_BYTES = 64_000_000
-"""A client's queue holds at most this many bytes of pixels, or one batch. The oldest frames are dropped."""
+"""The maximum number of pixel bytes in a client's queue. Beyond it the oldest frames are dropped, except the newest
+batch."""
 MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
 LONGEST_WAIT = 1.5
-"""A client's queue holds at most this many seconds of playback, but at least 16 frames. The oldest frames are
-dropped."""
+"""The maximum playback time of the frames in a client's queue, in seconds, but at least 16 frames. Beyond it the oldest
+are dropped."""
 
 
 class Client:
@@ -47,7 +48,7 @@ class Client:
         self._encoder = Encoder(output, self._init.fps)
 
     def queue_frames(self, frames: Frames) -> None:
-        """Queue frames of the walk, and drop the oldest ones above MOST_QUEUED_BYTES or LONGEST_WAIT."""
+        """Queue frames of the walk. Drop the oldest frames beyond MOST_QUEUED_BYTES or LONGEST_WAIT."""
         self._waiting.append(frames)
         while self._is_too_long():
             oldest = next(item for item in self._waiting if isinstance(item, Frames))

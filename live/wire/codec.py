@@ -79,8 +79,8 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Return the map encoded in msgpack data. Raises InputError for other or too long data, and DependencyError without
-    msgpack."""
+    """Return the map encoded in msgpack data. Raises InputError for data that is too long or not a map, and
+    DependencyError without msgpack."""
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(

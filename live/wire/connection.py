@@ -17,8 +17,8 @@ from .protocol import Init, read_init
 
 INIT_SECONDS = 30.0
 """A client must send its init message within this many seconds."""
-MESSAGES, BURST = 240, 480
-"""The number of messages that a connection reads per second on average, and at once after a silence. Further messages
+MESSAGES_PER_SECOND, BURST = 240, 480
+"""The rate limit of a connection's messages, as a token bucket: tokens per second, and the capacity. Further messages
 wait."""
 MOST_UNPROCESSED = 64
 """At most this many messages of one connection are read but not yet processed."""
@@ -71,10 +71,10 @@ class Connection:
 
     async def _limit_rate(self) -> None:
         now = time.monotonic()
-        self._allowed = min(BURST, self._allowed + MESSAGES * (now - self._since)) - 1
+        self._allowed = min(BURST, self._allowed + MESSAGES_PER_SECOND * (now - self._since)) - 1
         self._since = now
         if self._allowed < 0:
-            await asyncio.sleep(-self._allowed / MESSAGES)
+            await asyncio.sleep(-self._allowed / MESSAGES_PER_SECOND)
 
 
 ClientHandler = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]

@@ -49,13 +49,13 @@ class Init:
 
     size: (height, width) in pixels.
     most_chunks: the walk ends after this many chunks; None is no limit.
-    script: timed keys, the keyboard keys held in each latent frame.
+    script: the keyboard keys for each latent frame, one row each.
     window: the attention window, in latent frames.
     sink: the number of first latent frames that stay in the window.
     chunk: the number of latent frames in a chunk.
     is_own_page: whether the client is this project's web page.
     resume: the token of a walk to return to, or an empty string.
-    moving: whether chunks are made without input too.
+    moving: whether chunks are made even without input.
     speed: the speed of key W, 1 for the largest in training.
     replay: the name of a saved walk to repeat, or an empty string.
     """

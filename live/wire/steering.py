@@ -24,11 +24,11 @@ RESTART_POLL_SECONDS = 0.1
 class TimeLimits:
     """The time limits of a server, in seconds. A held key counts as input.
 
-    idle: without input, a walk pauses and makes way for waiting clients.
-    gone: without input, a walk ends.
-    reconnect: after a lost connection, the client may return to its walk.
-    reconnect_in_line: the same while another client waits.
-    reading: a connection without a complete request is closed.
+    idle: the time without input until a walk pauses; waiting clients may then end it.
+    gone: the time without input until a walk ends.
+    reconnect: the time that a walk waits for its client after a lost connection.
+    reconnect_in_line: in place of `reconnect` while another client waits.
+    reading: the time until a connection without a complete request is closed.
     """
 
     idle: float = 180.0
@@ -87,7 +87,7 @@ def steer(session: Session, event: ClientEvent) -> None:
 
 
 def seconds_since_input(session: Session) -> float:
-    """Return the seconds since the session's last input; a held input counts at each chunk."""
+    """Return the seconds since the session's last input. While an input is held, each new chunk restarts the count."""
     return time.monotonic() - session.controls.last_input
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from ...measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
 from ...measure.drift_metrics import colourfulness
 
-FIRST = 8
-"""Later chunks are compared with this many first latent frames of the walk, rounded down to full chunks."""
+REFERENCE_FRAMES = 8
+"""The number of latent frames at the walk's start that later chunks are compared with, rounded down to full chunks."""
 LASTS = 16
 """A drift is reported after this many latent frames of degraded chunks, rounded down to full chunks."""
 SIDE = 128
@@ -24,7 +24,7 @@ class DriftWatch:
     """A detector of degradation for one walk (a steered video) with chunks of `chunk` latent frames."""
 
     def __init__(self, chunk: int) -> None:
-        self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
+        self._first_chunks, self._lasts = max(1, REFERENCE_FRAMES // chunk), max(1, LASTS // chunk)
         self._first: list[Row] = []
         self._last: Row | None = None
         self._bad_chunks = 0
@@ -42,8 +42,8 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """The last chunk's latent `spread` and `mean`, `sharpness` and `colour`, relative to the walk's start, or None
-        before the first comparison."""
+        """The last chunk's measures relative to the walk's start: `mean` and `spread` of the latent, `sharpness` and
+        `colour` of the frame. None before the first comparison."""
         if self._last is None:
             return None
         spread = self._at_first("spread")

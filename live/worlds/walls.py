@@ -43,8 +43,8 @@ class WorldMap:
     """A map of equal square rooms in a grid; x points right, y down, z ahead, and the floor is at y = 0.
 
     room: the side of a room.
-    margin: the smallest distance of the camera from a box.
-    boxes: [n, 5], centre x, z, half sizes and height, repeated at every corner.
+    margin: the minimum distance of the camera from a box.
+    boxes: [n, 5], relative to each room corner: centre (x, z), half sizes (x, z), height.
     goal: the index of the box that is the crate.
     rooms: the crate's possible rooms, as offsets (x, z) from the start room.
     """
@@ -66,8 +66,7 @@ class WorldMap:
         return None
 
     def clearance(self, point: np.ndarray) -> float:
-        """Return the signed distance of a point [3] from the nearest box (a maximum over axes), negative inside a
-        box."""
+        """Return the signed Chebyshev distance of a point [3] from the nearest box, negative inside a box."""
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
         aside = np.maximum(abs(x - self.boxes[:, 0]) - self.boxes[:, 2], abs(z - self.boxes[:, 1]) - self.boxes[:, 3])
         return float(np.maximum(aside, -point[1] - self.boxes[:, 4]).min())

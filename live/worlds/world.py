@@ -24,7 +24,8 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""The longest walk, in latent frames, whose keys and values are all recomputed after a return to an earlier chunk."""
+"""After a return to an earlier chunk, all keys and values are recomputed if the walk has at most this many latent
+frames."""
 
 
 class WalkWorld:
@@ -42,21 +43,21 @@ class WalkWorld:
     _world: World
     _decoder: VideoDecoder | PreviewDecoder
 
-    def rebuild(self, *, refresh: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, and create a new decoder. `refresh` uses the last
-        prompt for all of the window."""
+    def rebuild(self, *, new_prompt: bool) -> None:
+        """Recompute the cached keys and values from the saved chunks, and create a new decoder. With `new_prompt`,
+        recompute only the window, with the last prompt for all chunks."""
         size, made = self.engine.chunk, self.store.chunks
-        if self.store.latent_frames <= MOST_REPLAYED and not refresh:
+        if self.store.latent_frames <= MOST_REPLAYED and not new_prompt:
             chunks = list(range(made))
         else:  # the chunks that the next chunk attends to: the chunks in the sink, and the latest ones
             sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
             chunks = sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
-        self._rebuild(chunks, self.store.last_prompt[1] if refresh else None)
-        self.store.record_rebuild(refresh=refresh)
+        self._rebuild(chunks, self.store.last_prompt[1] if new_prompt else None)
+        self.store.record_rebuild(new_prompt=new_prompt)
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Create a World and a decoder from the continued video and the saved `chunks`; `context` [1, L, D] replaces
-        these chunks' prompts."""
+        """Create a World and a decoder from the continued video and the saved chunks with the indices `chunks`.
+        `context` [1, L, D] replaces these chunks' prompts."""
         self._free_world()  # frees their memory before the new ones are built
         self._chunk_count = self.store.chunks
         self._start_pose = self.camera.pose if not self._chunk_count else self.store.poses()[0]

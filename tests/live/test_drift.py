@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lingbot_world.live.worlds.drift import FIRST, HINT, LASTS, DriftWatch
+from lingbot_world.live.worlds.drift import HINT, LASTS, REFERENCE_FRAMES, DriftWatch
 from live_cases import chunks, walking
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -19,7 +19,7 @@ def seen(*pictures, chunk=1):
 
 
 def test_a_world_that_stays_as_it_is_has_shares_of_one():
-    watch, found = seen(*[SHARP] * FIRST)
+    watch, found = seen(*[SHARP] * REFERENCE_FRAMES)
     assert watch.ratios is None
     watch, found = seen(*[SHARP] * 60)
     assert not any(found)
@@ -27,15 +27,15 @@ def test_a_world_that_stays_as_it_is_has_shares_of_one():
 
 
 def test_a_world_that_dissolves_is_told_once_when_it_lasts():
-    _, found = seen(*[SHARP] * FIRST, *[BLURRED] * (LASTS + 5))
-    assert found.index(True) == FIRST + LASTS - 1
+    _, found = seen(*[SHARP] * REFERENCE_FRAMES, *[BLURRED] * (LASTS + 5))
+    assert found.index(True) == REFERENCE_FRAMES + LASTS - 1
     assert sum(found) == 1
-    _, found = seen(*[SHARP] * FIRST, *[*[BLURRED] * (LASTS - 1), SHARP] * 3)
+    _, found = seen(*[SHARP] * REFERENCE_FRAMES, *[*[BLURRED] * (LASTS - 1), SHARP] * 3)
     assert not any(found)
 
 
 def test_a_darker_place_alone_is_no_drift():
-    _, found = seen(*[SHARP] * FIRST, *[SHARP // 4 * 3] * 40)
+    _, found = seen(*[SHARP] * REFERENCE_FRAMES, *[SHARP // 4 * 3] * 40)
     assert not any(found)
 
 
@@ -55,7 +55,7 @@ RED, LIGHT = np.array([20, 0, 0], np.uint8), np.uint8(20)
     ids=["another room", "finer stones", "shards", "pale, tinted and dark"],
 )
 def test_another_colour_is_a_drift_with_another_sharpness_or_paleness(first, later, drifts):
-    _, found = seen(*[first] * FIRST, *[later] * (LASTS + 2))
+    _, found = seen(*[first] * REFERENCE_FRAMES, *[later] * (LASTS + 2))
     assert any(found) is drifts
 
 

@@ -12,7 +12,7 @@ import msgpack
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.live.wire.codec import JSON, MSGPACK, unpack
-from lingbot_world.live.wire.connection import BURST, MESSAGES
+from lingbot_world.live.wire.connection import BURST, MESSAGES_PER_SECOND
 from lingbot_world.live.wire.protocol import read_client_events, read_init
 from live_cases import Server
 
@@ -183,8 +183,8 @@ def test_a_walk_goes_on_under_mutated_messages_as_fast_as_they_are_read(toy_pack
     with Server(toy_package, tmp_path / "walks") as server:
         chance, client, sent, began = random.Random(1), server.client(), 0, time.monotonic()
         client.chunk()
-        while sent < BURST + MESSAGES:
-            if sent < BURST + MESSAGES * (time.monotonic() - began):
+        while sent < BURST + MESSAGES_PER_SECOND:
+            if sent < BURST + MESSAGES_PER_SECOND * (time.monotonic() - began):
                 client.socket.send_binary(mutated(chance))
                 sent += 1
             else:
