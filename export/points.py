@@ -27,7 +27,7 @@ PAIR_DISTANCES = (1, 2, 4, 8)
 """Two frames are matched if the distance between them, counted in exported frames, is one of these."""
 FEWEST_VIEWS = 3
 TRACKED_AT_ONCE = 240
-"""Points are tracked through at most this many exported frames at a time, which limits memory."""
+"""The maximum number of exported frames through which points are tracked at a time. This limits memory."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Points:
 
 
 def check_points(no_points: bool = False) -> None:
-    """Check the requirements of a point cloud before an export. Raises InputError if the user's option `no_points` is
-    set, and DependencyError without pycolmap or OpenCV."""
+    """Check that points can be computed, before a "ply" export. Raises InputError if the user's option `no_points`
+    excludes points, and DependencyError without pycolmap or OpenCV."""
     if no_points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()

@@ -11,7 +11,7 @@ from ..camera.rotation import OPENGL_TO_OPENCV
 CAMERAS = 24
 """At most this many cameras are drawn, evenly spaced."""
 FAR = 4.0
-"""A point is drawn if its distance from the nearest camera is at most this multiple of the median distance."""
+"""A point is drawn if its distance from the nearest camera is at most this multiple of the points' median distance."""
 DEPTH, CAMERA_DISTANCE = 0.05, 0.06
 """The distance of a drawn camera's image from its centre, and the minimum distance between drawn cameras, as fractions
 of the scene's radius."""

@@ -28,7 +28,7 @@ PITCH_DEG = 1.5
 class WalkingCamera:
     """A steered camera with a position, a yaw, a pitch and their speeds.
 
-    unit: translations are divided by this for the model.
+    unit: the divisor of translations in the model's camera input.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RecordedCamera:
     """A camera that follows a path and ignores the user's inputs.
 
     frames_left: the number of video frames that remain of the path.
-    unit: translations are divided by this for the model.
+    unit: the divisor of translations in the model's camera input.
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:

@@ -45,7 +45,7 @@ class Controls:
     invalid input.
 
     last_input: the time of the last input, or of the last `take` with a held input.
-    switches: the number of times that held keys, timed keys or resting sticks changed.
+    switches: counts changes of held keys, of timed keys, and of whether sticks rest.
     changed: called after each input, in the thread that sends the input.
     """
 

@@ -23,7 +23,7 @@ class Pace:
     frames: the number of delivered frames.
     late: the number of frames that arrived after playback ran out.
     stalls: the number of deliveries with late frames.
-    half_rate: whether chunks are made half as often.
+    half_rate: whether chunks begin half as often as playback needs them.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Pace:
         return max(0.0, played - self._clock() - max(self._delays, default=0.0) - MARGIN)
 
     def record_undecoded(self, frames: int) -> None:
-        """Record that the latents of `frames` video frames are made, but not yet decoded and delivered."""
+        """Set the number of video frames whose latents are computed, but not yet decoded and delivered."""
         self._undecoded = frames
 
     def record_work(self, seconds: float, frames: int) -> None:

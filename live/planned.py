@@ -18,16 +18,16 @@ of 6."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the length, in latent frames, for which a walk's memory is planned, at least `window`. Raises InputError
-    if `window` is 0."""
+    """Return the length, in latent frames, for which a walk's memory is planned. The length is at least `window`.
+    Raises InputError if `window` is 0."""
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError for a guided model, a model without camera input, or a model with keyboard input. `model` is its
-    name in the message."""
+    """Raise InputError for a guided model, a model without camera input, or a model with keyboard input. The message
+    names the model as `model`."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"

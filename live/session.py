@@ -145,7 +145,7 @@ class Session(PromptedChunkMaker):
 
     def back(self, chunk: int, event: int | None = None) -> None:
         """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event` is the
-        sender's number for the input. The next iteration raises an error, or `tell` reports it."""
+        sender's number for the input. Errors are raised by the next iteration, or reported to `tell`."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
@@ -217,8 +217,8 @@ class Session(PromptedChunkMaker):
         return self.walk.store.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the session and its walk. `whole` saves a state and a camera path, whatever the session's own `whole`. A
-        call from `deliver` only stops making chunks."""
+        """End the session and its walk. `whole` saves a state and a camera path even if the session was created without
+        `whole`. A call from `deliver` only stops making chunks."""
         self.stop()
         if self._is_delivering:
             return

@@ -158,8 +158,8 @@ class Walk(WalkWorld):
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and return an iterator that decodes its frames in any thread. While the
-        iterator runs, call only `update_cache`."""
+        """Make and save the next chunk, and return an iterator that decodes its frames in any thread. Until the
+        iterator ends, call no other method than `update_cache`."""
         chunk = self._next_chunk()
         frames = self._decoded_parts(chunk, decode_parts(chunk, self._decoder))
         self._save(chunk)
@@ -234,7 +234,7 @@ class Walk(WalkWorld):
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
         """Set the prompt of the next chunks; `context` is its embedding [1, L, D]. `refresh` recomputes the window's
-        keys and values. This needs all saved chunks: after a failed save it raises InputError."""
+        keys and values from the saved chunks. Raises InputError for `refresh` if saving has failed."""
         if refresh and (failure := self.store.failure):
             raise InputError(f"the past frames cannot change at once: {failure}; send the prompt without `refresh`")
         self.store.add_prompt(text, context)
@@ -244,8 +244,8 @@ class Walk(WalkWorld):
             self.rebuild(new_prompt=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Keep the first `chunk` chunks, discard the later ones, and continue from there. Raises InputError for a
-        number outside 0 to the number of saved chunks."""
+        """Keep the first `chunk` chunks, discard the later ones, and continue from there. Raises InputError if `chunk`
+        is outside 0 to the number of saved chunks."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)

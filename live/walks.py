@@ -54,8 +54,8 @@ class Walks:
         self._lock = ExitStack()  # the current walk's lock: `--keep` deletes no locked walk
 
     def begin(self, start: Start | WorldState, report: ReportUnsaved) -> Walk:
-        """End the current walk, begin another at `start`, and return the new walk. `report` gets failed writes of the
-        ended walk."""
+        """End the current walk, begin another at `start`, and return the new walk. `report` is called with the reason
+        if a file of the ended walk cannot be written."""
         self._end(report)
         folder = self._own_folder()
         try:
@@ -94,7 +94,8 @@ class Walks:
         self._lock = ExitStack()
 
     def close(self, report: ReportUnsaved) -> None:
-        """End the current walk, and wait until the files of all walks are complete. `report` gets failed writes."""
+        """End the current walk, and wait until the files of all walks are complete. `report` is called with the reason
+        of a failed write."""
         self._end(report)
         self._writer.shutdown()
         if self._temporary is not None:

@@ -143,7 +143,8 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes of the classes `kinds` (None for all) whose input `name` is not a link."""
+    """Return the nodes whose input `name` has a value, not a link. `kinds` are the accepted node classes; None accepts
+    all."""
     return [
         node
         for node in workflow.values()

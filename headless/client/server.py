@@ -21,7 +21,8 @@ UPLOADS = "lingbot_world"
 
 
 class Server:
-    """A client of a ComfyUI server. All methods raise InputError without a response, or if the response is an error."""
+    """A client of a ComfyUI server. All methods raise InputError if the server does not respond, or responds with an
+    error."""
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"

@@ -20,7 +20,7 @@ class Input(NamedTuple):
     kind: hold, look, stick, script, prompt, back, event, or time (a scheduled event).
     number: the sender's number for the input, or None.
     arrived: the time of arrival by time.monotonic.
-    row: the index in the chunk of the first affected video frame.
+    row: the index of the first affected video frame, counted from the chunk's start.
     """
 
     kind: str
@@ -86,8 +86,8 @@ class InputLog:
 
 
 def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return a saved walk's input rows, grouped by the first latent frame of their chunk. `settings` is the content of
-    walk.json, with the rows of an ended walk. Raises OSError, KeyError or ValueError."""
+    """Return a saved walk's input rows, grouped by the first latent frame of their chunk. `settings`, the content of
+    walk.json, has the rows of an ended walk. Raises OSError, KeyError or ValueError."""
     found: dict[int, list[Row]] = {}
     for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

@@ -66,7 +66,7 @@ class Replay(Controls):
                 )
 
     def is_over(self, walk: Walk) -> bool:
-        """Return whether the repeated `walk` is as long as the saved one."""
+        """Return whether `walk` is as long as the saved walk."""
         return walk.chunks * walk.engine.chunk >= self.frames
 
     @property

@@ -16,8 +16,8 @@ from .frames import Frames, LatentChunk, Part
 def resume_decoder(
     engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after the last latent frame in `store`, or after the continued video `state`.
-    `exact` selects fp32."""
+    """Return a decoder that can continue after the last latent frame in `store` or, if `store` is empty, after the
+    continued video `state`. `exact` selects fp32."""
     preview, made = engine.new_preview, store.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
     parts = [store.latent(max(0, made - REACH), made)] if made else []
@@ -43,7 +43,7 @@ def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, 
 
 def decode_parts(chunk: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
     """Decode a chunk in two parts: its first latent frame, then the others, if any. On a GPU the decoding is
-    asynchronous: call a part's wait() first."""
+    asynchronous (see `Part`)."""
     latent = chunk.latent
     if decoder.device != latent.device:
         chunk.wait()

@@ -94,7 +94,7 @@ CHUNK_START_KINDS = "prompt", "event", "time", "back"
 
 def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
     """Return a Receipt for each input of chunk number `chunk`, in order of arrival. The chunk began at `now`
-    (time.monotonic), and has `size` latent frames and `frames` steered video frames."""
+    (time.monotonic), and has `size` latent frames and, without the start image, `frames` video frames."""
     first, before = chunk * size, (chunk + 1) * size * FRAMES_PER_LATENT - frames
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera

@@ -49,7 +49,7 @@ class Init:
 
     size: (height, width) in pixels.
     most_chunks: the walk ends after this many chunks; None is no limit.
-    script: the keyboard keys for each latent frame, one row each.
+    script: a list of keyboard keys for each latent frame.
     window: the attention window, in latent frames.
     sink: the number of first latent frames that stay in the window.
     chunk: the number of latent frames in a chunk.

@@ -16,7 +16,7 @@ KNOWN = 8
 LASTS = 6
 """The camera is stuck after this many latent frames without change, rounded up to full chunks."""
 STILL = 0.15
-"""A chunk counts as unchanged if its change of frames, per distance, is below this fraction of the usual change."""
+"""A chunk counts as unchanged if its change of the image per distance is below this fraction of the median change."""
 SIDE = 64
 """Frames are reduced to at most this many pixels on the longer side before they are compared."""
 

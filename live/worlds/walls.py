@@ -83,7 +83,7 @@ class PlacedMap:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the `position` [3] after a movement by `step` [3], which slides along walls."""
+        """Return the position [3] after a movement from `position` by `step` [3] that slides along walls."""
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):

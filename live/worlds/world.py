@@ -36,7 +36,7 @@ class WalkWorld:
     camera: WalkingCamera | RecordedCamera
     _state: WorldState | None
     _conditioning: list[Tensor]
-    """The image inputs, [1, 20, chunk, h, w], of a video's first chunks; the last one serves later chunks."""
+    """The image inputs, [1, 20, chunk, h, w], of a video's first chunks; the last tensor serves all later chunks."""
     _rays: np.ndarray
     _chunk_count: int
     _start_pose: np.ndarray
