@@ -18,8 +18,7 @@ def sharpness(pixels: np.ndarray) -> float:
 
 
 def pick_sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield (index, pixels, sharpness) of the sharpest frame, uint8 [H, W, 3], in each group of `every` successive
-    frames."""
+    """Yield (index, pixels, sharpness) of the sharpest frame, uint8 [H, W, 3], of each `every` successive frames."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)

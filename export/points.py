@@ -1,4 +1,4 @@
-"""Sparse coloured points of a scene: corners are tracked through the frames and triangulated by pycolmap with fixed
+"""Sparse coloured points of a scene: corners are tracked through frames and triangulated by pycolmap with fixed
 poses."""
 
 import math

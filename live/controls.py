@@ -73,8 +73,7 @@ class Controls:
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on, and end running timed keys. `event` is the sender's number for the
-        input."""
+        """Hold exactly these keys from now on, and end timed keys. `event` is the sender's number for the input."""
         wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
             self.switches += wanted != self._down.keys()
@@ -218,8 +217,8 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the video frame at the time `at`. The `frames` frames divide the time from `since` to `now`
-    evenly."""
+    """Return the index of the video frame at the time `at`, with `frames` frames spread evenly from `since` to
+    `now`."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 

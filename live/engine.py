@@ -22,8 +22,7 @@ from ..vae import PreviewDecoder, VideoDecoder
 from .worlds.walls import WorldMap
 
 LARGEST = 16.0
-"""The largest allowed absolute value in a first frame. Larger values are probably pixels from 0 to 255 that were not
-scaled."""
+"""The largest allowed absolute value in a first frame. Larger values are probably unscaled pixels from 0 to 255."""
 
 
 class WalkVideo(Protocol):
@@ -113,8 +112,8 @@ class Start:
 
     @classmethod
     def of(cls, begin: Start | WorldState) -> Start:
-        """Return `begin` itself, or for a WorldState a Start that continues its video. Raises InputError for other
-        types."""
+        """Return a Start as it is, or for a WorldState a Start that continues its video. Raises InputError
+        otherwise."""
         check_types({"begin": begin}, {"begin": Start | WorldState})
         return cls.after(begin) if isinstance(begin, WorldState) else begin
 

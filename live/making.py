@@ -112,7 +112,7 @@ class ChunkMaker(ControlsMixin):
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.is_over(self.walk))
 
     def stop(self) -> None:
-        """Stop making chunks, and wait for the session's thread. A call from the `deliver` callback of `start` does not
+        """Stop making chunks, and wait for the session's thread. A call from `start`'s callback `deliver` does not
         wait."""
         with self._changed:
             self._closing = True

@@ -10,11 +10,9 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The minimum length, in latent frames, for which a walk's memory is planned: a multiple of each released model's chunk
-size."""
+"""The minimum length, in latent frames, for which memory is planned: a multiple of each released model's chunk size."""
 LIVE_WINDOW = Window(18, 6)
-"""The attention window in a walk for a model that otherwise attends to the whole video: 18 latent frames, with a sink
-of 6."""
+"""The window, in latent frames, and its sink, in a walk with a model that otherwise attends to the whole video."""
 
 
 def latent_frames(window: int | None) -> int:
@@ -50,7 +48,7 @@ def plan_endless(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return a note for each setting of `spec` (chunk size, window, sink, steps) that may look worse than the
+    """Return a note for each chunk size, window, sink or step count in `spec` that may look worse than the
     release's."""
     if not release.window.frames:
         return ()

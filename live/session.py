@@ -86,7 +86,6 @@ class Session(PromptedChunkMaker):
         moving: whether chunks are made without input too.
         controls: the source of the inputs; None is new Controls.
         events: world events, in a form that `read_events` accepts.
-        walk: options of each walk.
 
         Raises InputError for an invalid option or start, CameraError for an invalid `path`.
         """
@@ -109,8 +108,8 @@ class Session(PromptedChunkMaker):
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that repeats the walk saved in the folder `walk` bit for bit. Raises InputError if the
-        engine has other settings."""
+        """Return a session that repeats the saved walk `walk` bit for bit. Raises InputError for other engine
+        settings."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.settings.get("events"), **options}
@@ -165,8 +164,7 @@ class Session(PromptedChunkMaker):
         return self
 
     def __next__(self) -> Frames:
-        """Return the next frames of the walk, from a new chunk if needed. Raises InputError while the thread of `start`
-        runs."""
+        """Return the next frames, from a new chunk if needed. Raises InputError while the thread of `start` runs."""
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._chunk_lock:

@@ -99,8 +99,7 @@ class WalkStore:
             self._try(lambda: self._append(rows, latent.shape[2], inputs))
 
     def record_rebuild(self, *, new_prompt: bool) -> None:
-        """Record that keys and values were recomputed. The cause is a new prompt if `new_prompt`, else a return to an
-        earlier chunk."""
+        """Record that keys and values were recomputed for a new prompt, or else for a return to an earlier chunk."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, new_prompt=new_prompt))
 

@@ -53,8 +53,7 @@ class WalkOptions(TypedDict, total=False):
 
 
 class Walk(WalkWorld):
-    """A steered video that is saved in a folder. Only one thread may use a Walk, except for the iterator of
-    `chunk_ahead`."""
+    """A steered video that is saved in a folder. Only the iterator of `chunk_ahead` may run in another thread."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Walk(WalkWorld):
         folder: Path,
         **options: Unpack[WalkOptions],
     ) -> None:
-        """Prepare a walk. Raises InputError if the start does not fit the engine, and CameraError for an invalid
+        """Prepare a walk. Raises InputError for a start that does not fit the engine, CameraError for an invalid
         path."""
         start = Start.of(start)
         start.check(engine)
@@ -140,8 +139,7 @@ class Walk(WalkWorld):
         return self._chunk_count
 
     def chunk(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and yield its frames: one Frames for the first latent frame, one for the
-        others, if any."""
+        """Make and save the next chunk. Yield one Frames for the first latent frame, and one for the others, if any."""
         chunk = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != chunk.latent.device
         if ahead and apart:

@@ -94,8 +94,8 @@ class Walks:
         self._lock = ExitStack()
 
     def close(self, report: ReportUnsaved) -> None:
-        """End the current walk, and wait until the files of all walks are complete. `report` is called with the reason
-        of a failed write."""
+        """End the current walk, and wait for the files of all walks. `report` is called with the reason of a failed
+        write."""
         self._end(report)
         self._writer.shutdown()
         if self._temporary is not None:
@@ -103,8 +103,8 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None if the engine records none. With `preview`, a tiny decoder's video is
-    named PREVIEW."""
+    """Return a new video file for a walk, or None if the engine records none. `preview` is true for the shown
+    frames."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, report)

@@ -41,8 +41,7 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Run the workflow, save its first video or image, and print the path. Raises InputError if the workflow fails or
-    saves nothing."""
+    """Run the workflow, and save its first video or image. Raises InputError if the workflow fails or saves nothing."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(list_inputs(workflow))
@@ -85,8 +84,8 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the options into the workflow's nodes, in place, and upload the files. Raises InputError if no node accepts
-    an option."""
+    """Write the options into the workflow's nodes, in place, and upload files. Raises InputError for an option without
+    a node."""
     if options.image:
         _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
     if options.poses:
@@ -111,8 +110,7 @@ def list_inputs(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """Return ComfyUI's references to the videos and images in the record of a run: outputs before previews, videos
-    before images."""
+    """Return ComfyUI's references to a run's videos and images: outputs before previews, videos before images."""
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
@@ -143,8 +141,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes whose input `name` has a value, not a link. `kinds` are the accepted node classes; None accepts
-    all."""
+    """Return the nodes of the classes `kinds`, by default all, whose input `name` has a value, not a link."""
     return [
         node
         for node in workflow.values()

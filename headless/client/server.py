@@ -21,16 +21,15 @@ UPLOADS = "lingbot_world"
 
 
 class Server:
-    """A client of a ComfyUI server. All methods raise InputError if the server does not respond, or responds with an
-    error."""
+    """A client of a ComfyUI server. All methods raise InputError if the server does not respond or reports an error."""
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
         self.client = uuid.uuid4().hex
 
     def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
-        """Send a GET request for `path`, or with `data` a POST request of the media type `kind`. Return the body of the
-        response."""
+        """Send a GET request for `path`, or with `data` a POST request of media type `kind`. Return the response's
+        body."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
@@ -57,8 +56,8 @@ class Server:
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
-        """Queue a workflow in API format and return its prompt_id. Raises InputError, and queues nothing, if a node is
-        invalid."""
+        """Queue a workflow in API format and return its prompt_id. Raises InputError, without queueing, for an invalid
+        node."""
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])

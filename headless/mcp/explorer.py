@@ -94,15 +94,15 @@ class Explorer:
             return self._describe(self._walk())
 
     def prompt(self, text: str, at_once: bool) -> str:
-        """Set the prompt of later chunks, and return a message with the full prompt. `at_once` also recomputes the KV
-        cache of past frames."""
+        """Set the prompt of later chunks, and return a message. `at_once` also recomputes the KV cache of past
+        frames."""
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)
             return f"From the next action on: {session.events.set_base_prompt(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin an event if `on` is true, end it if false, and toggle it if None. Return a message with the active
+        """Begin an event if `on` is true, end it if false, toggle it if None. Return a message with the active
         events."""
         with self._lock:
             session = self._walk()

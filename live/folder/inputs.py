@@ -61,8 +61,7 @@ class InputLog:
             self._add(row if inputs.last_number is None else {**row, "event": inputs.last_number})
 
     def add_rebuild(self, latent_frame: int, *, new_prompt: bool) -> None:
-        """Record that keys and values were recomputed. The cause is a new prompt if `new_prompt`, else a return to an
-        earlier chunk."""
+        """Record that keys and values were recomputed for a new prompt, or else for a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": new_prompt})
 
     def cut(self, latent_frames: int) -> None:

@@ -22,8 +22,7 @@ CHANNELS = 16
 
 
 def load_walk(folder: str | Path) -> WorldState:
-    """Return the state after the last complete chunk of the walk saved in `folder`. Raises InputError without a
-    complete chunk."""
+    """Return the state after the last complete chunk of a saved walk. Raises InputError without a complete chunk."""
     return _load(Path(folder))[0]
 
 

@@ -27,8 +27,7 @@ class Replay(Controls):
     """Controls that return a saved walk's inputs and ignore the user's."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read a walk from `folder`. Raises InputError for a folder without a walk, or a walk without recorded
-        inputs."""
+        """Read a walk from `folder`. Raises InputError for a folder without a walk, or without recorded inputs."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)

@@ -19,8 +19,7 @@ def saved_walks(folder: Path) -> list[Path]:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the contents of a walk's settings file, `walk.json`. Raises InputError if the file is missing or
-    invalid."""
+    """Return the contents of a walk's settings file, `walk.json`. Raises InputError for a missing or invalid file."""
     with wrap_read_errors(folder):
         settings: dict[str, Any] = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
         if settings.get("format") != FORMAT or not isinstance(settings.get("continued"), bool):
@@ -30,8 +29,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def wrap_read_errors(folder: Path) -> Iterator[None]:
-    """A context manager that converts the errors of a missing or invalid file into an InputError that names the walk's
-    `folder`."""
+    """A context manager that converts errors of a missing or invalid file into an InputError that names the folder."""
     try:
         yield
     except LingBotError:

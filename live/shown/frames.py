@@ -107,8 +107,8 @@ def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, fr
 
 
 class KeyChangedError(Exception):
-    """An exception that interrupts a chunk because keyboard keys or sticks have changed. `camera` is the camera before
-    the chunk."""
+    """An exception that interrupts a chunk because keys or sticks have changed. `camera` is the camera before the
+    chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera

@@ -16,13 +16,12 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_QUEUED_BYTES = 64_000_000
-"""The maximum number of pixel bytes in a client's queue. Beyond it the oldest frames are dropped, except the newest
-batch."""
+"""The maximum pixel bytes in a client's queue. Beyond it the oldest frames are dropped, except the newest batch."""
 MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
 LONGEST_WAIT = 1.5
-"""The maximum playback time of the frames in a client's queue, in seconds, but at least 16 frames. Beyond it the oldest
-are dropped."""
+"""The maximum playback time of a client's queue, in seconds, but at least 16 frames. Beyond it the oldest are
+dropped."""
 
 
 class Client:
@@ -58,8 +57,8 @@ class Client:
         self._changed.set()
 
     def queue_message(self, message: dict[str, Any]) -> None:
-        """Queue a message, or drop it if MOST_MESSAGES wait. Messages of type `status` go only to this project's
-        page."""
+        """Queue a message, or drop it if MOST_MESSAGES wait. Only this project's page receives messages of type
+        `status`."""
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
         if waiting < MOST_MESSAGES and (message["type"] != "status" or self.is_own_page):
             self._waiting.append(message)

@@ -18,8 +18,7 @@ from .protocol import Init, read_init
 INIT_SECONDS = 30.0
 """A client must send its init message within this many seconds."""
 MESSAGES_PER_SECOND, BURST = 240, 480
-"""The rate limit of a connection's messages, as a token bucket: tokens per second, and the capacity. Further messages
-wait."""
+"""The rate limit of a connection's messages, as a token bucket: tokens per second, and the bucket's capacity."""
 MOST_UNPROCESSED = 64
 """At most this many messages of one connection are read but not yet processed."""
 HEARTBEAT = 10.0
@@ -78,8 +77,7 @@ class Connection:
 
 
 ClientHandler = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
-"""A function serve_client(socket, init, inbox), which serves one client from its init message to the end of the
-connection."""
+"""A function serve_client(socket, init, inbox) that serves one client from its init message until it disconnects."""
 
 
 async def serve(
@@ -124,7 +122,6 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the `Origin` header of a cross-origin request, or "null" if this header is empty. Return "" for other
-    requests."""
+    """Return the `Origin` header of a cross-origin request, or "null" if the header is empty. Return "" otherwise."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

@@ -19,8 +19,8 @@ KEY_FRAMES = 64
 
 
 class Encoder:
-    """An encoder of frames for one client. Calls of `encode` must not overlap. Raises DependencyError for H.264 without
-    PyAV."""
+    """An encoder of frames for one client. Calls of `encode` must not overlap. H.264 without PyAV raises
+    DependencyError."""
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps

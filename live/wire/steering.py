@@ -39,8 +39,7 @@ class TimeLimits:
 
 
 async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientEvent], Awaitable[None]]) -> None:
-    """Call `do(event)` for each of a client's events until the client disconnects. A LingBotError is sent to the
-    client."""
+    """Call `do(event)` for each event until the client disconnects. A LingBotError is sent to the client."""
     while True:
         try:
             message = await inbox.next()
@@ -53,8 +52,8 @@ async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientE
 
 
 def steer(session: Session, event: ClientEvent) -> None:
-    """Apply a client's event to the session, except `restart` and `output`. Raises a LingBotError for an event that
-    cannot be applied."""
+    """Apply a client's event to the session, except `restart` and `output`. Raises a LingBotError for an invalid
+    event."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -122,8 +121,7 @@ def start_status(session: Session, fps: float) -> dict[str, Any]:
 
 
 def figures_status(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the status message with current figures, such as frame rate and GPU memory. Raises InputError during a
-    restart."""
+    """Return the status message with current figures, such as the frame rate. Raises InputError during a restart."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

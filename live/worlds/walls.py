@@ -57,8 +57,8 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def locate(self, frame: Tensor, seed: int) -> PlacedMap | None:
-        """Return the map for a walk that starts with the image `frame` [3, H, W], or None for an unknown image. `seed`
-        selects the crate's room."""
+        """Return the map for a walk that starts with an image [3, H, W], or None for an unknown one. `seed` selects the
+        crate's room."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:

@@ -24,7 +24,7 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""After a return to an earlier chunk, all keys and values are recomputed if the walk has at most this many latent
+"""After a return to an earlier chunk, all keys and values are recomputed if a walk has at most this many latent
 frames."""
 
 
