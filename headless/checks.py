@@ -27,7 +27,7 @@ from .files.target import Target
 from .options import CHOICES, GenerateOptions
 from .prompt_cache import EmbeddingCache
 
-MOST_FPS = 1000
+MAX_FPS = 1000
 """The highest frame rate. No player supports more."""
 
 
@@ -137,8 +137,8 @@ def check_settings(options: GenerateOptions) -> None:
         raise InputError(f"`frame_num` {options.frame_num}: expected {expected}")
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise InputError(f"`seed` {options.seed}: expected 0 to 2**63 - 1")
-    if not 1 <= options.fps <= MOST_FPS:
-        raise InputError(f"`fps` {options.fps}: expected 1 to {MOST_FPS} frames a second")
+    if not 1 <= options.fps <= MAX_FPS:
+        raise InputError(f"`fps` {options.fps}: expected 1 to {MAX_FPS} frames a second")
     if options.noise_device == "cuda" and not torch.cuda.is_available():
         raise InputError("`noise_device` cuda: torch sees no CUDA GPU here; use cpu")
 

@@ -41,7 +41,7 @@ CAMERAS = ("action_path", "preset", "keys")
 """The options that set the camera path. At most one of them may be set."""
 STDOUT = "-"
 """The value of `output` for standard output."""
-AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
+WEB_ADDRESS_ERROR = "an address; expected a path on this machine: download the files first (models: `hf download`)"
 """The end of the error message for a web address in place of a path."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """The syntax of a LoRA on the command line."""
@@ -49,11 +49,11 @@ POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 """The files of a pose folder: poses, intrinsics, and optional W, A, S, D flags."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that replace parts of the model package."""
-BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that causal models do not use, except that causal-pretrain uses those in GUIDED."""
-GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_ONLY that causal-pretrain, a guided causal model, uses too."""
-FEW_STEPS_ONLY = ("schedule",)
+BASE_OPTIONS = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
+"""The options that causal models do not use, except that causal-pretrain uses those in GUIDED_OPTIONS."""
+GUIDED_OPTIONS = ("negative", "sampling_steps", "guide_scale", "solver")
+"""The options in BASE_OPTIONS that causal-pretrain, a guided causal model, uses too."""
+UNGUIDED_ONLY = ("schedule",)
 """The options in CAUSAL_ONLY that causal-pretrain does not use."""
 CAUSAL_ONLY = (
     *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
@@ -163,7 +163,7 @@ class GenerateOptions:
             check_text(f"`{name}`", getattr(self, name) or "")
         for name, value in vars(self).items():
             if (name == "image" or Path in get_args(hints[name])) and isinstance(value, str) and is_address(value):
-                raise InputError(f"`{name}` {value}: {AN_ADDRESS}")
+                raise InputError(f"`{name}` {value}: {WEB_ADDRESS_ERROR}")
         for name, value in list(vars(self).items()):
             if isinstance(value, Number) and hasattr(value, "item"):
                 object.__setattr__(self, name, value.item())
@@ -191,7 +191,7 @@ def parse_lora(text: str) -> LoraFile:
     if not name:
         raise ArgumentTypeError(f"{text!r}: the path is empty, as of a shell's variable that is not set")
     if is_address(name):
-        raise ArgumentTypeError(f"{name}: {AN_ADDRESS}")
+        raise ArgumentTypeError(f"{name}: {WEB_ADDRESS_ERROR}")
     path, _, strength = name.rpartition(":")
     try:
         return LoraFile(Path(path or name).expanduser(), float(strength) if path else 1.0, expert)

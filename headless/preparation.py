@@ -29,7 +29,7 @@ from .stages import RunContext, load_model
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-SETTLING = 500_000_000
+CUDA_LIBRARY_BYTES = 500_000_000
 """The GPU memory in bytes that CUDA's libraries allocate during the first forwards."""
 
 
@@ -52,9 +52,9 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
     """Return the inputs that all chunks of a run share. `prompts()` returns the prompts' embeddings."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
-    memory, image_too = _plan_together(plan, planner, free, run)
+    memory, both_fit = _plan_parallel(plan, planner, free, run)
     if memory is not None:
-        return _prepare_together(plan, memory, prompts, run, image_too)
+        return _prepare_parallel(plan, memory, prompts, run, both_fit)
     planner.choose(free, whole_video)  # raises before the text encoder runs, because that will not free any memory
     contexts = prompts()
     memory = planner.choose(_free(plan, run.processes), whole_video)
@@ -70,16 +70,16 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
     return SharedInputs(memory, contexts, image, decoder, _load(plan, memory, run, progress))
 
 
-def _prepare_together(
-    plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
+def _prepare_parallel(
+    plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, both_fit: bool
 ) -> SharedInputs:
-    """Load the model and encode image and prompts in parallel. `image_too`: whether memory holds both encoders at the
+    """Load the model and encode image and prompts in parallel. `both_fit`: whether memory holds both encoders at the
     same time."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Background(run.stages, gpu) as background:
         loading = background.begin("load causal model", "B", partial(_load, plan, memory, run))
         encoding = background.begin("VAE encode", "chunk", partial(_encode, plan, memory, run, alone=False))
-        if not image_too:
+        if not both_fit:
             encoding()
         contexts = prompts()
         image, decoder = encoding()
@@ -133,7 +133,7 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
     return Free(processes.minimum(free_memory(plan.device)), processes.minimum(available_host_memory()))
 
 
-def _plan_together(
+def _plan_parallel(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
     """Return (memory plan, whether both encoders fit at once), or (None, False) if model and encoders cannot share the
@@ -142,11 +142,11 @@ def _plan_together(
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
     encoding = estimate_vae(vae_width(plan.vae), plan.geometry)[0].total
-    room = free.device - plan.checkpoint.nbytes - MARGIN - SETTLING
+    room = free.device - plan.checkpoint.nbytes - MARGIN - CUDA_LIBRARY_BYTES
     if max(text, encoding) > room:
         return None, False
     with suppress(InputError):  # the error is raised later, after the text encoder has freed its memory
-        memory = planner.choose(free._replace(device=free.device - SETTLING))
+        memory = planner.choose(free._replace(device=free.device - CUDA_LIBRARY_BYTES))
         if memory.resident_blocks is None:
             return memory, text + encoding <= room
     return None, False

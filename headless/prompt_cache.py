@@ -15,7 +15,7 @@ from torch import Tensor
 from ..model.choice.kept import in_user_cache
 from ..outputs import written_whole
 
-MOST_PROMPTS = 64
+MAX_PROMPTS = 64
 """The most embeddings in the cache. The least recently used ones are deleted."""
 VERSION = 1
 """The version of the method that computes embeddings. Embeddings of other versions are not found."""
@@ -70,7 +70,7 @@ class EmbeddingCache:
             with written_whole(file) as (part,):
                 save_file({EMBEDDING: embedding.float().cpu().contiguous()}, part)
                 part.chmod(0o600)
-            for old in sorted(file.parent.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-MOST_PROMPTS]:
+            for old in sorted(file.parent.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-MAX_PROMPTS]:
                 old.unlink()
 
     def _file(self, text: str) -> Path | None:

@@ -141,7 +141,7 @@ class _ChunkDecoder:
             progress(done + 1, state.chunks)
         self._before = list(state.latent[:, :, -REACH:].split(state.chunk, dim=2))
         try:
-            self._show(self._before)
+            self._restore_decoder(self._before)
             return
         except OverflowError as error:
             reason = str(error)  # only the text, because the error holds the decoder
@@ -174,9 +174,9 @@ class _ChunkDecoder:
         needed = estimate_vae(vae.width, plan.chunk_geometry)[1].work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(vae.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        self._show([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
+        self._restore_decoder([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
 
-    def _show(self, latents: list[Tensor]) -> None:
+    def _restore_decoder(self, latents: list[Tensor]) -> None:
         """Decode chunks to restore the decoder's state, and discard their frames."""
         if self._decoder is not None:
             for latent in latents:

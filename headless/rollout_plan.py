@@ -27,7 +27,7 @@ from .checks import Plan, RunInputs
 from .files.existing import refuse_existing
 from .files.pictures import image_notes
 from .files.target import Target, check_folder, check_name
-from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
+from .options import BASE_OPTIONS, GUIDED_OPTIONS, UNGUIDED_ONLY, GenerateOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
     options, release = inputs.options, checkpoint.release
     assert release is not None  # a causal model has a release
     if release.guided:
-        checks.refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
-    of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
+        checks.refuse_options(options, UNGUIDED_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
+    of_others = [name for name in BASE_OPTIONS if not (release.guided and name in GUIDED_OPTIONS)]
     checks.refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
     eight_bit = check_8_bits(options.arithmetic, options.attention, inputs.device, checkpoint.config)
     devices.find_decoding_device(options.decoder_device, inputs.device)  # raises

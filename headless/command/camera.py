@@ -147,7 +147,7 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _convert(arguments: argparse.Namespace) -> None:
-    with _output(arguments):
+    with _locked_output(arguments):
         path, notes = _path(arguments)
         path = path if arguments.frames is None else path.for_video(arguments.frames)
         _write(path, arguments)
@@ -155,7 +155,7 @@ def _convert(arguments: argparse.Namespace) -> None:
 
 
 def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
-    with _output(arguments):
+    with _locked_output(arguments):
         path = _make_path(arguments, default)
         _write(path, arguments)
     _report(path, len(path))
@@ -189,7 +189,7 @@ def _measure(arguments: argparse.Namespace) -> None:
 
 
 def _from_video(arguments: argparse.Namespace) -> None:
-    with _output(arguments):
+    with _locked_output(arguments):
         with naming_video(arguments.video):
             camera = measure.find_camera(grey_frames(arguments.video), arguments.fov_deg)
         path = measure.video_path(camera)
@@ -221,7 +221,7 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 
 @contextmanager
-def _output(arguments: argparse.Namespace) -> Iterator[None]:
+def _locked_output(arguments: argparse.Namespace) -> Iterator[None]:
     """Lock the output files, because making a path may take minutes."""
     target = Path(arguments.output)
     check_camera_output(target)

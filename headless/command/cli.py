@@ -84,12 +84,12 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
     except LingBotError as error:
         return _failed(arguments, with_flags(str(error), vars(arguments)))
     except OSError as error:  # an unreadable folder, or a disk that went away
-        where = error.filename or ("standard output" if _is_output_broken() else "")
+        where = error.filename or ("standard output" if _replace_broken_output() else "")
         return _failed(arguments, f"{where}{where and ': '}{describe_os_error(error)}")
     return 0
 
 
-def _is_output_broken() -> bool:
+def _replace_broken_output() -> bool:
     """Return whether writing to standard output fails. After a failure, standard output becomes the null device."""
     try:
         if sys.stdout is not None:
@@ -102,7 +102,7 @@ def _is_output_broken() -> bool:
 
 def _failed(arguments: argparse.Namespace, message: str) -> int:
     left = getattr(arguments, "interrupted", None)
-    files = f"; {left}" if isinstance(left, FileWatcher) and left else ""
+    files = f"; {left}" if isinstance(left, FileWatcher) and left.written() else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)
     return BAD_INPUT
 

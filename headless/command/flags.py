@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 from ...errors import InputError
 from ...fields import text_of
 from ...options import FRAMES, RELEASES, SIZE
-from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_address, parse_lora, parse_size
+from ..options import CHOICES, LORA, PARTS, WEB_ADDRESS_ERROR, GenerateOptions, is_address, parse_lora, parse_size
 
 
 class Parser(argparse.ArgumentParser):
@@ -211,7 +211,7 @@ def parse_path(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):
-        raise argparse.ArgumentTypeError(f"{text}: {AN_ADDRESS}")
+        raise argparse.ArgumentTypeError(f"{text}: {WEB_ADDRESS_ERROR}")
     return os.path.expanduser(text)
 
 

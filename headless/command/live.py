@@ -19,9 +19,9 @@ from ..options import LORA, GenerateOptions, parse_lora
 from ..process.starting import pause_collection, start_cuda
 from . import flags
 
-LISTING = {"walks"}, {"keep"}, {"walks", "keep"}
+LISTING_OPTIONS = {"walks"}, {"keep"}, {"walks", "keep"}
 """The sets of options with which `lingbot-world live`, without a model, lists the saved walks."""
-REPLAYED = (
+EXCLUDED_BY_REPLAY = (
     *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
     *("chunk", "window", "sink", "schedule", "shift", "speed", "moving", "restart_on_drift", "stop_when_stuck"),
 )
@@ -97,7 +97,7 @@ def _add_model(add: Callable[..., None]) -> None:
 
 
 def _live(arguments: argparse.Namespace, show: ShowProgress, defaults: dict[str, Any]) -> None:
-    for name in REPLAYED if arguments.replay is not None else ():
+    for name in EXCLUDED_BY_REPLAY if arguments.replay is not None else ():
         if getattr(arguments, name) != defaults[name]:
             raise InputError(f"`replay` and `{name}` exclude each other: a replay repeats its walk; leave `{name}` out")
     if arguments.bench is not None and arguments.walks is None:
@@ -110,7 +110,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress, defaults: dict[str,
     elif {name for name in defaults if getattr(arguments, name) != defaults[name]} - {
         "verbose",
         "no_open",
-    } not in LISTING:
+    } not in LISTING_OPTIONS:
         raise InputError("CKPT is missing: the folder of a causal model; or name --walks to list them")
     else:
         from ..live.saved_walks import describe_walks

@@ -17,7 +17,7 @@ from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
 """The suffixes of frames' image files, by format. A folder is read in its commonest format."""
-LARGEST_IMAGE = 200_000_000  # pixels
+MAX_IMAGE_PIXELS = 200_000_000  # pixels
 BROKEN = (
     OSError,
     SyntaxError,
@@ -55,7 +55,7 @@ def _read(path: Path | Image.Image) -> Picture:
         if isinstance(path, Image.Image):
             return pixels_of(path)
         with open_picture(path) as opened:
-            if opened.width * opened.height > LARGEST_IMAGE:
+            if opened.width * opened.height > MAX_IMAGE_PIXELS:
                 raise InputError(f"{path}: {opened.width}x{opened.height} pixels are too many; scale it down")
         return picture_of(path)
     except InputError as error:

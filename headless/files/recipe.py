@@ -21,7 +21,7 @@ from .pictures import BROKEN, reason
 from .video_reader import open_video
 
 NOT_RECORDED = ("output", "overwrite", "save_state", "seed", "device", "image")
-MOST_PROCESSES = 4096
+MAX_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
 """A file of more than SAMPLED * SAMPLES bytes is hashed by SAMPLES pieces of SAMPLED bytes."""
 
@@ -83,7 +83,7 @@ def read_recipe(video: str | Path) -> dict[str, Any]:
         record = json.loads(found[RECIPE])
         record["seed"], record["options"]["prompt"], record["files"].items()  # these raise
         counts = record.get("processes", 1), record.get("threads") or 1
-        if not all(isinstance(count, int) and 0 < count <= MOST_PROCESSES for count in counts):
+        if not all(isinstance(count, int) and 0 < count <= MAX_PROCESSES for count in counts):
             raise ValueError("not a number of processes or threads")
         kinds = {"path": str, "strength": int | float, "expert": str | None}
         for lora in record["options"].get("lora", []):

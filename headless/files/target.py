@@ -168,10 +168,10 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
         raise InputError(f"`{option}` {path} cannot be written: {error.strerror} ({folder})") from error
 
 
-def leftover_notes(target: Target, frames: int) -> list[str]:
+def leftover_notes(target: Target, end: int) -> list[str]:
     """Return a list of at most one note: PNG files of an earlier, longer video stay or are removed. `frames`: the
     number after the last new file."""
-    after = [file.name for file in target.files_after(frames)]
+    after = [file.name for file in target.files_after(end)]
     if not after:
         return []
     becomes = "are removed" if target.overwrite else "stay"

@@ -18,7 +18,7 @@ from .encoding import RECIPE, PartEncoder, VideoEncoder
 from .target import Target
 
 FRAMES_AT_ONCE = 12
-MOST_WAITING = 2
+MAX_QUEUED_PARTS = 2
 """The most parts of a video that wait for the encoding thread."""
 
 
@@ -68,7 +68,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         an earlier part."""
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
-        while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
+        while len(self._waiting) > MAX_QUEUED_PARTS or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:

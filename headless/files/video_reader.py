@@ -37,7 +37,7 @@ PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with 
 UNEVEN_RATIO = 1.6
 """A frame rate is constant if every time between two frames is within this factor of the median time."""
 
-MOST_REPEATS = 100_000
+MAX_REPEATS = 100_000
 """The most repeats of a frame when a variable rate is resampled. More would mean a broken time stamp."""
 
 
@@ -164,7 +164,7 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield (frame, repeats), so that a frame is shown every `step` seconds. Raises InputError above MOST_REPEATS
+    """Yield (frame, repeats), so that a frame is shown every `step` seconds. Raises InputError above MAX_REPEATS
     repeats."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
@@ -176,7 +176,7 @@ def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[
             start = time or 0.0
         elif time is not None:
             until = int(np.floor((time - start) / step + 0.5))  # the first time that is closer to this frame
-            if until - shown > MOST_REPEATS:
+            if until - shown > MAX_REPEATS:
                 last = start + shown * step if before.time is None else before.time
                 raise InputError(f"its time stamps jump from {last:.6g} to {time:.6g} s; write the video again")
             if until > shown:

@@ -47,7 +47,7 @@ from .recording import WalkRecording
 
 log = logging.getLogger(__name__)
 
-CACHED_PROMPTS = 32
+MAX_CACHED_PROMPTS = 32
 """The most prompt embeddings that a server caches."""
 
 
@@ -120,7 +120,7 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
     """Return the plan of a walk, with a limited attention window. Raises InputError for a model that cannot walk, such
     as the base model."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
-    plan = make_plan(replace(_quick(options), frame_num=frames))
+    plan = make_plan(replace(_with_bf16_on_cpu(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
     if not isinstance(plan, RolloutPlan):
         raise InputError(
@@ -135,7 +135,7 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
     return replace(plan, spec=spec, notes=(*notes, *off))
 
 
-def _quick(options: GenerateOptions) -> GenerateOptions:
+def _with_bf16_on_cpu(options: GenerateOptions) -> GenerateOptions:
     """Return the options with bf16 for unset dtypes, on a CPU where bf16 is fastest."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
@@ -253,7 +253,7 @@ class TextEncoder:
         with self._lock:
             if text not in self._cached:
                 self._cached[text] = self._encoded(text).cpu()
-                while len(self._cached) > CACHED_PROMPTS:
+                while len(self._cached) > MAX_CACHED_PROMPTS:
                     del self._cached[next(iter(self._cached))]
             return self._cached[text]
 

@@ -16,9 +16,9 @@ from ...toy.scene import PROMPT, landscape
 from ..files.pictures import BROKEN, reason
 from .opening import LoadedModel
 
-MOST_EXAMPLES = 12
+MAX_EXAMPLES = 12
 """The most example images of a package that the page offers."""
-MOST_PIXELS = 50_000_000
+MAX_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
 
 
@@ -52,7 +52,7 @@ def examples(loaded: LoadedModel) -> list[Example]:
     if not images:
         return [own, Example("a landscape", PROMPT, False, _jpeg(landscape()), "image/jpeg")]
     others = [path for path in images if not (isinstance(image, (str, Path)) and path.samefile(image))]
-    return [own, *(_read(path, start.prompt) for path in others[:MOST_EXAMPLES])]
+    return [own, *(_read(path, start.prompt) for path in others[:MAX_EXAMPLES])]
 
 
 def _read(path: Path, otherwise: str) -> Example:
@@ -73,7 +73,7 @@ def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray
     `size` (height, width). Raises InputError for other files."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 raise InputError(f"the image has {image.width}x{image.height} pixels; scale it down")
             picture = Image.fromarray(read_pixels(image, data[:HEAD]).pixels)
     except (*BROKEN, Image.DecompressionBombError) as error:

@@ -22,7 +22,7 @@ PART = 16
 """The number of frames in a part of the video. A part begins with a key frame."""
 PRESET = "veryfast"
 """The libx264 preset of walks. `ultrafast` is faster, but makes `camera measure` misjudge walks."""
-MOST_WAITING = 24
+MAX_QUEUED_BATCHES = 24
 """The most batches of frames that wait for encoding. Further batches are dropped."""
 
 
@@ -47,10 +47,10 @@ class WalkRecording:
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
         """Queue frames for encoding. If the queue is full, drop them, or with `wait` wait for room."""
-        while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
+        while wait and self._queue.qsize() >= MAX_QUEUED_BATCHES and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
-        if self._queue.qsize() < MOST_WAITING:
+        if self._queue.qsize() < MAX_QUEUED_BATCHES:
             self._queue.put(replace(frames, pixels=frames.pixels.copy()))  # the tensor's memory is reused
             return
         self.left_out += len(frames.pixels)

@@ -23,7 +23,7 @@ from .saved_walks import list_walks
 from .walk_server import WalkServer
 
 ENDPOINT = "/v1/realtime_video/generate"
-MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src blob:; "
     "connect-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
@@ -89,7 +89,7 @@ def make_app(site: Site) -> web.Application:
     app.router.add_get("/examples", _json([example.facts() for example in offered]))
     app.router.add_get("/example/{number:[0-9]{1,2}}", partial(_example, offered))
     app.router.add_get("/walks", partial(_walks, site))
-    app.router.add_get("/walk/{what:state|path|video}", partial(_walked, site))
+    app.router.add_get("/walk/{what:state|path|video}", partial(_download, site))
     app.router.add_get(ENDPOINT, partial(_connect, site))
 
     async def end(_app: web.Application) -> None:
@@ -154,7 +154,7 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
     return web.json_response(await loop.run_in_executor(None, list_walks, site.server.folder))
 
 
-async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
+async def _download(site: Site, request: web.Request) -> web.StreamResponse:
     """Return the current walk's state, video or camera path, with status 404 if missing, 409 if it cannot be made."""
     visit = site.server.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
@@ -190,8 +190,8 @@ def _zipped(poses: np.ndarray, lens: np.ndarray) -> bytes:
 
 
 async def _connect(site: Site, request: web.Request) -> web.StreamResponse:
-    if site.connections >= MOST_CONNECTIONS:
-        return web.Response(status=503, text=f"{MOST_CONNECTIONS} connections are open; try again later\n")
+    if site.connections >= MAX_CONNECTIONS:
+        return web.Response(status=503, text=f"{MAX_CONNECTIONS} connections are open; try again later\n")
     site.connections += 1
     try:
         return await serve(request, site.server.enter, MSGPACK, MOST_BYTES)

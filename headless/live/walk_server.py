@@ -21,7 +21,7 @@ from .opening import LoadedModel
 from .visit import Visit
 
 T = TypeVar("T")
-MOST_QUEUED = 8
+MAX_QUEUED = 8
 """The most clients that wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
@@ -29,7 +29,7 @@ BETWEEN_FIGURES = 1.0
 
 
 class WalkServer:
-    """A loaded model and its clients: one walks, and up to MOST_QUEUED wait. All methods run in the event loop."""
+    """A loaded model and its clients: one walks, and up to MAX_QUEUED wait. All methods run in the event loop."""
 
     def __init__(self, loaded: LoadedModel, folder: Path, limits: TimeLimits) -> None:
         self.loaded, self.folder, self.limits = loaded, folder, limits
@@ -85,7 +85,7 @@ class WalkServer:
         idle = self.visit is not None and self.visit.idle
         # SGLang's protocol cannot tell a client to wait, so its clients wait only if the wait will be short.
         soon = (self._leaving or self._held is not None or idle) and not self._queue
-        if not (client.is_own_page or soon) or len(self._queue) >= MOST_QUEUED:
+        if not (client.is_own_page or soon) or len(self._queue) >= MAX_QUEUED:
             raise InputError(f"another client walks here, and {len(self._queue)} wait in line; try again later")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((turn, client))

@@ -35,7 +35,7 @@ from .model_cache import ModelCache, OpenFiles
 VIDEOS_AT_ONCE = 8
 """The most videos that are sampled together before the first of them is decoded."""
 PROMPTS_AT_ONCE = 8
-MOST_NAMES = 3
+MAX_NAMES = 3
 """The most jobs that a message names."""
 
 
@@ -177,8 +177,8 @@ def _plan(
         for note in plan.notes:
             notes.setdefault(note, []).append(job.name)
     for note, names in notes.items():
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        tell(f"{', '.join(names[:MOST_NAMES])}{more}: {note}")
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        tell(f"{', '.join(names[:MAX_NAMES])}{more}: {note}")
     groups = [
         (plans[key], group[start : start + VIDEOS_AT_ONCE])
         for key, group in alike.items()
@@ -244,7 +244,9 @@ def _sample(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache)
     first = plans[0]
     prompts = _encode_prompts(plans, stages)
     encoded = [condition_on_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
-    residency = choose_residency(first.sampling_work(), first.memory_options, first.device, cache.free(first.device))
+    residency = choose_residency(
+        first.sampling_work(), first.memory_options, first.device, cache.available(first.device)
+    )
     videos = []
     for plan, y in zip(plans, encoded, strict=True):
         assert plan.options.seed is not None  # seeds were drawn earlier

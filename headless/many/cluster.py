@@ -22,7 +22,7 @@ ANSWER_SECONDS = 5
 """The seconds within which a cluster must respond, after Ray's own 10 s for the connection."""
 LEAVE_SECONDS = 60
 """The most seconds to wait for each actor's thread at the end of a batch."""
-MOST_TRIES = 3
+MAX_TRIES = 3
 """A job fails after this many lost actors."""
 
 
@@ -140,10 +140,10 @@ def _serve(
         except ray.exceptions.RayError as error:
             worker = None
             for seeded in left.values():  # each job alone, so that one that crashes workers does not affect the others
-                if attempt.number < MOST_TRIES:
+                if attempt.number < MAX_TRIES:
                     waiting.put(_Attempt([seeded], attempt.number + 1))
                 else:
-                    why = f"{MOST_TRIES} workers were lost while they made it ({type(error).__name__})"
+                    why = f"{MAX_TRIES} workers were lost while they made it ({type(error).__name__})"
                     outcomes.put(Outcome(seeded.job, seeded.seed, error=why))
 
 

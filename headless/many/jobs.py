@@ -32,7 +32,7 @@ _NUMBERS = {
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
-_LONGEST_NAME = 200
+_MAX_NAME_BYTES = 200
 """The most bytes of a job's name. File systems allow 255, and unfinished files have suffixes."""
 
 
@@ -125,9 +125,9 @@ def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOp
     name = str(given.get("name", number))
     if not _NAME.fullmatch(name) or name.endswith((".", " ")) or _RESERVED.match(name):
         raise InputError(f"the name {name!r} cannot be a file's; use letters, digits, - and _")
-    if len(name.encode()) > _LONGEST_NAME:
+    if len(name.encode()) > _MAX_NAME_BYTES:
         raise InputError(
-            f"the name {name[:40]!r}... is too long for a file's: {len(name.encode())} bytes, at most {_LONGEST_NAME}"
+            f"the name {name[:40]!r}... is too long for a file's: {len(name.encode())} bytes, at most {_MAX_NAME_BYTES}"
         )
     values = {key: _value(key, value) for key, value in given.items() if key not in ("name", "size", *CAMERAS)}
     values |= {key: _path(base, values[key]) for key in _PATHS if key in values}

@@ -87,7 +87,7 @@ class ModelCache:
             self._experts[name] = getattr(plan.experts, name), model
         return model
 
-    def free(self, device: torch.device) -> int:
+    def available(self, device: torch.device) -> int:
         """Return the free bytes on the device plus the cached experts' bytes, because memory estimates include the
         experts."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
@@ -95,7 +95,7 @@ class ModelCache:
     def _has_room(self, plan: SamplingPlan) -> bool:
         if plan.device.type != "cuda":
             return True
-        free = self.free(plan.device)
+        free = self.available(plan.device)
         weights = sum(checkpoint.nbytes for checkpoint in plan.experts)
         vae = max(stage.total for stage in estimate_vae(vae_width(plan.vae), plan.geometry))
         beside = max(vae, estimate_text(plan.text_encoder.config, plan.dtype).total)

@@ -46,19 +46,19 @@ def stripe_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, par
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 
 
-def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
+def join_stripes(stripe: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
     """Join the stripes `own` of all processes. Return the frames, uint8 [F, H, W, 3], in the first process and None in
     the others. `size`: the height and width of the latent."""
     if processes.size == 1:
-        return own
-    stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]
-    rows, columns = (CELL * max(sides) for sides in zip(*(stripe.size(*size) for stripe in stripes), strict=True))
-    to_the_largest = (0, 0, 0, columns - own.shape[2], 0, rows - own.shape[1])
-    video = torch.empty(len(own), *(CELL * side for side in size), 3, dtype=torch.uint8) if processes.first else None
-    for first in range(0, len(own), FRAMES_AT_ONCE):
-        collected = processes.collect(F.pad(own[first : first + FRAMES_AT_ONCE], to_the_largest))
-        for stripe, part in zip(stripes, collected or (), strict=False):
+        return stripe
+    places = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]
+    rows, columns = (CELL * max(sides) for sides in zip(*(place.size(*size) for place in places), strict=True))
+    to_the_largest = (0, 0, 0, columns - stripe.shape[2], 0, rows - stripe.shape[1])
+    video = torch.empty(len(stripe), *(CELL * side for side in size), 3, dtype=torch.uint8) if processes.first else None
+    for first in range(0, len(stripe), FRAMES_AT_ONCE):
+        collected = processes.collect(F.pad(stripe[first : first + FRAMES_AT_ONCE], to_the_largest))
+        for place, part in zip(places, collected or (), strict=False):
             assert video is not None
-            room = stripe.within(video[first : first + FRAMES_AT_ONCE])
+            room = place.within(video[first : first + FRAMES_AT_ONCE])
             room.copy_(part[:, : room.shape[1], : room.shape[2]])
     return video

@@ -14,10 +14,10 @@ from ..options import CAMERAS
 from ..rollout_plan import RolloutPlan
 from .profile import Stage
 
-PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
+CHUNKS_STAGE, REPLAY_STAGE = "chunks", "replay"
 """The stages of a causal run that take a constant time per frame: new frames, and replay of the continued video."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
-MOST_KINDS = 200
+MAX_KINDS = 200
 _IRRELEVANT = (
     *CAMERAS,
     *("prompt", "negative", "image", "output", "overwrite", "seed", "fps", "save_state", "continue_from", "events"),
@@ -39,14 +39,14 @@ def estimate_duration(plan: Plan) -> str:
 
 def store_durations(plan: Plan, stages: list[Stage]) -> None:
     """Store the durations of a run's stages for later estimates. Errors in writing are ignored."""
-    grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
+    grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (CHUNKS_STAGE, REPLAY_STAGE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = read_json(in_user_cache(VARIABLE, NAME))
     last = kinds.pop(_hash_kind(plan), None)
     if plan.frames_before:
         took["per_frame_before"] = grow[1] / plan.frames_before
     kinds[_hash_kind(plan)] = (last if isinstance(last, dict) else {}) | took
-    write_json(in_user_cache(VARIABLE, NAME), dict(list(kinds.items())[-MOST_KINDS:]))
+    write_json(in_user_cache(VARIABLE, NAME), dict(list(kinds.items())[-MAX_KINDS:]))
 
 
 def _hash_kind(plan: Plan) -> str:

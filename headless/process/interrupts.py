@@ -48,14 +48,11 @@ class FileWatcher:
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
 
-    def __bool__(self) -> bool:
-        return bool(self._new())
-
     def __str__(self) -> str:
-        new = self._new()
+        new = self.written()
         return f"finished files stay: {', '.join(new)}" if new else "nothing was written"
 
-    def _new(self) -> list[str]:
+    def written(self) -> list[str]:
         return [str(file) for file, before in self._before.items() if _mark(file) not in (None, before)]
 
 

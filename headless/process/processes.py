@@ -23,7 +23,7 @@ from ...pipeline.two_experts import ParallelGroups
 
 T = TypeVar("T")
 
-LONGEST_WAIT = timedelta(hours=24)
+TIMEOUT = timedelta(hours=24)
 """The timeout of communication. The other processes may wait an hour while the first one decodes and writes."""
 ENDED_WITH_THE_OTHERS = 1
 """The exit code of a process that ends only because another process has failed."""
@@ -151,7 +151,7 @@ def _join() -> Any:
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+    distributed.init_process_group(backend, timeout=TIMEOUT)
     return distributed.distributed_c10d._get_default_store()
 
 

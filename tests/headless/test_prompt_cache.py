@@ -84,7 +84,7 @@ def test_a_prompt_that_is_cut_is_told_of_each_time(causal, kept, caplog):
 
 
 def test_the_prompts_used_last_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(prompt_cache, "MOST_PROMPTS", 2)
+    monkeypatch.setattr(prompt_cache, "MAX_PROMPTS", 2)
     cache = EmbeddingCache(tmp_path / "kept", "by me")
     for age, text in enumerate("abc"):
         cache.keep(text, torch.full((1, 2, 3), float(age)))

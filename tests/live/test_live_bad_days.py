@@ -17,8 +17,8 @@ from lingbot_world.headless.live import pictures
 from lingbot_world.headless.live.beginning import state_of
 from lingbot_world.headless.live.pictures import read_upload
 from lingbot_world.headless.live.recording import WalkRecording
-from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
-from lingbot_world.headless.live.walk_server import MOST_QUEUED
+from lingbot_world.headless.live.serving import ENDPOINT, MAX_CONNECTIONS
+from lingbot_world.headless.live.walk_server import MAX_QUEUED
 from lingbot_world.live import Frames, load_walk
 from lingbot_world.live.walk import Walk
 from lingbot_world.live.wire import connection
@@ -328,7 +328,7 @@ def test_two_hundred_connections_are_none_too_many(server):
             opened.append(server.client(first=False))
         except websocket.WebSocketBadStatusException as error:
             refused.append(error.status_code)
-    assert len(opened) == MOST_CONNECTIONS - 1
+    assert len(opened) == MAX_CONNECTIONS - 1
     assert refused == [503] * (200 - len(opened))
     walker.chunk(walker.batches[-1]["chunk_index"] + 2)
     for client in opened:
@@ -339,12 +339,12 @@ def test_two_hundred_connections_are_none_too_many(server):
 def test_the_line_has_an_end(server):
     first = server.client(lingbot_world=True)
     first.chunk()
-    waiting = [server.client(lingbot_world=True) for _ in range(MOST_QUEUED)]
+    waiting = [server.client(lingbot_world=True) for _ in range(MAX_QUEUED)]
     for client in waiting:
         client.status("waiting")
     assert "wait in line" in server.client(lingbot_world=True).error()
     waiting[0].close()
-    wait_for(lambda: len(server.server._queue) == MOST_QUEUED - 1)
+    wait_for(lambda: len(server.server._queue) == MAX_QUEUED - 1)
     for client in (*waiting[1:], first):
         client.close()
 
@@ -362,7 +362,7 @@ def test_a_disk_that_is_full_ends_the_video_and_nothing_else(tmp_path):
 def test_a_picture_has_limits(monkeypatch):
     assert read_upload(png(200, 50), (32, 48), crop=True).shape == (50, 75, 3)
     assert read_upload(png(200, 50), (32, 48), crop=False).shape == (50, 200, 3)
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)
     with pytest.raises(InputError, match="scale it down"):
         read_upload(png(200, 50), (32, 48), crop=True)
     with pytest.raises(InputError, match="^not an image that can be read; PNG, JPEG and WebP are$"):

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from lingbot_world.headless.live import recording as module
-from lingbot_world.headless.live.recording import MOST_WAITING, PART, WalkRecording
+from lingbot_world.headless.live.recording import MAX_QUEUED_BATCHES, PART, WalkRecording
 from lingbot_world.live import Frames
 from live_cases import PATIENCE, Server, ask, wait_for
 
@@ -50,7 +50,7 @@ def test_frames_that_somebody_goes_back_on_are_cut(tmp_path, backs, first):
             count = 4 if expected else 1
             recording.add(frames(first + len(expected), count, take))
             expected += [shade(first + len(expected) + more, take) for more in range(count)]
-            wait_for(lambda: recording._queue.qsize() < MOST_WAITING // 2)
+            wait_for(lambda: recording._queue.qsize() < MAX_QUEUED_BATCHES // 2)
         if back is not None:
             recording.cut(first + back)
             del expected[back:]
@@ -95,11 +95,11 @@ def test_others_stand_in_place_of_frames_for_which_the_encoder_was_too_slow(tmp_
     recording = WalkRecording(tmp_path / "walk.mp4", 16, tell=told.append)
     recording.add(frames(0, PART))
     written(recording)
-    for number in range(MOST_WAITING + 3):
+    for number in range(MAX_QUEUED_BATCHES + 3):
         recording.add(frames(PART + 4 * number, 4))
     go_on.set()
     written(recording)
-    made = PART + 4 * (MOST_WAITING + 3)
+    made = PART + 4 * (MAX_QUEUED_BATCHES + 3)
     recording.add(frames(made, 4))
     recording.cut(made + 2)
     recording.close()
@@ -114,7 +114,7 @@ def test_others_stand_in_place_of_frames_for_which_the_encoder_was_too_slow(tmp_
 
 
 def test_frames_that_are_left_out_at_the_end_are_there_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_WAITING", 0)
+    monkeypatch.setattr(module, "MAX_QUEUED_BATCHES", 0)
     recording = WalkRecording(tmp_path / "walk.mp4", 16)
     recording._queue.put(frames(0, 1))
     recording.add(frames(1, 4))

@@ -43,7 +43,7 @@ def test_what_ends_a_run_early_does_not_wait_for_the_load(causal, monkeypatch, e
         started.wait(60)
         raise ending("now")
 
-    monkeypatch.setattr(preparation, "_plan_together", lambda *_: (RolloutMemory(), True))
+    monkeypatch.setattr(preparation, "_plan_parallel", lambda *_: (RolloutMemory(), True))
     monkeypatch.setattr(stages, "load_expert", load_expert)
     monkeypatch.setattr(run_module, "encode_prompts", encode_prompts)
     with pytest.raises(ending):
@@ -62,7 +62,7 @@ def test_a_model_that_could_not_be_loaded_is_gone_when_that_was_told(causal, mon
         halves.append(weakref.ref(half))
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(preparation, "_plan_together", lambda *_: (RolloutMemory(), True))
+    monkeypatch.setattr(preparation, "_plan_parallel", lambda *_: (RolloutMemory(), True))
     monkeypatch.setattr(stages, "load_expert", load_expert)
     plan = make_plan(causal())
     gc.disable()
@@ -82,7 +82,7 @@ def test_a_thread_that_runs_out_of_memory_is_told_with_its_stage(causal, monkeyp
     def no_memory(*_arguments, **_settings):
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(preparation, "_plan_together", lambda *_: (RolloutMemory(), True))
+    monkeypatch.setattr(preparation, "_plan_parallel", lambda *_: (RolloutMemory(), True))
     monkeypatch.setattr(room, part, no_memory)
     with pytest.raises(InputError, match=f"ran out in stage '{stage}'"):
         run(make_plan(causal()))
