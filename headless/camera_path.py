@@ -15,8 +15,8 @@ from .options import CAMERAS, GenerateOptions
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path that the options set, or None. Raises InputError for several paths, and CameraError for an
-    unsuitable path."""
+    """Return the camera path that the options set, or None. Raises InputError for more than one path, and CameraError
+    for an unsuitable path."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -53,6 +53,6 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def make_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return the path of the key script `text`, such as "w-10,iw-15", or of the preset move `text` with `frames` poses,
-    rounded up to 4n+1. `kind`: "keys" or "preset"."""
+    """Return the path of a key script or a preset move. `kind`: "keys" or "preset". `text`: the script, such as
+    "w-10,iw-15", or the preset's name. `frames`: the length of a preset move, rounded up to 4n+1."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)

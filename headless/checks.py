@@ -28,14 +28,14 @@ from .options import CHOICES, GenerateOptions
 from .prompt_cache import EmbeddingCache
 
 MAX_FPS = 1000
-"""The highest frame rate. No player supports more."""
+"""The maximum of the option `fps`. No player supports more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, except the transformer's. Weights are memory-mapped.
+    """The options of a run and its opened input files, without the transformer weights. All weights are memory-mapped.
 
-    tokenizer: only a path if `prompt_cache` already has the prompt's embedding.
+    tokenizer: an unopened file if `prompt_cache` already has the prompt's embedding.
     """
 
     options: GenerateOptions
@@ -71,7 +71,7 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the number formats of a forward that `processes` processes compute together."""
+        """Return the dtype, arithmetic and attention of a forward that `processes` processes share."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
@@ -90,7 +90,7 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype in which a single process decodes frames, or None for fp32. By default fp16 on GPUs with
+        """The 16-bit dtype of the VAE decoder in a single process, or None for fp32. The default is fp16 on GPUs with
         fp16 matrix instructions."""
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
@@ -99,13 +99,13 @@ class Plan(RunInputs):
 
 
 def pluralize(count: int, thing: str) -> str:
-    """Return a count with the singular noun `thing`, such as "1 step" or "2 steps"."""
+    """Return text such as "1 step" or "2 steps". `thing`: the singular noun."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if one of the options `names` differs from its default. `reason`: why the model ignores the
-    option."""
+    """Raise InputError if one of the options `names` differs from its default. `reason`: for the message, why the model
+    ignores the option."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -144,7 +144,8 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the geometry of a video that begins with `image`, [H, W, 3]. `n_poses`: None without a camera path."""
+    """Return the geometry of a video that begins with `image`, [H, W, 3]. `n_poses`: the camera path's length or
+    None."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -152,7 +153,7 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note on each LoRA. `two_experts`: whether to warn of LoRAs that are named for one expert but apply to
+    """Return a note on each LoRA. With `two_experts`, also warn of a LoRA that is named for one expert but applies to
     both."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [

@@ -50,11 +50,11 @@ POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that replace parts of the model package."""
 BASE_OPTIONS = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that causal models do not use, except that causal-pretrain uses those in GUIDED_OPTIONS."""
+"""The base model's sampling options. Of these, causal-pretrain takes GUIDED_OPTIONS, other causal models none."""
 GUIDED_OPTIONS = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_OPTIONS that causal-pretrain, a guided causal model, uses too."""
+"""The options in BASE_OPTIONS that causal-pretrain, a causal model with guidance, takes too."""
 UNGUIDED_ONLY = ("schedule",)
-"""The options in CAUSAL_ONLY that causal-pretrain does not use."""
+"""The options in CAUSAL_ONLY that only unguided causal models take. causal-pretrain, which is guided, refuses them."""
 CAUSAL_ONLY = (
     *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
     *("save_state", "continue_from", "events"),
@@ -70,7 +70,7 @@ class GenerateOptions:
     negative: the negative prompt; None is the standard one.
     output: a video file, PNG folder or pattern, "-" for standard output, or None.
     overwrite: whether an existing `output` or `save_state` is replaced.
-    max_area: the most pixels of a frame, which has the image's aspect ratio.
+    max_area: the maximum number of pixels of a frame. Frames keep the image's aspect ratio.
     width, height: the exact size in pixels, in place of `max_area`.
     frame_num: the number of frames, 4n+1. A shorter camera path shortens the video.
     action_path: a folder with poses.npy and intrinsics.npy.
@@ -85,14 +85,15 @@ class GenerateOptions:
     shift: the shift of the noise schedule; None is the model's.
     boundary: the noise level, 0 to 1, down to which the high-noise expert predicts.
     guide_scale: one guidance scale, or (low, high) for the two experts.
-    reuse_threshold: the largest estimated relative error of an extrapolated step; 0 extrapolates none.
+    reuse_threshold: the maximum estimated relative error of an extrapolated step; 0 for none.
     device: None is the GPU, or the CPU without a GPU.
     dtype: None is bf16 on a GPU, fp32 on the CPU.
     residency: whether "one" or "both" experts stay on the GPU; "stream" copies blocks.
     camera_cache: whether the camera layers' results stay on the GPU for later steps.
     shard: whether processes split an expert's weights. `residency` then has no effect.
 
-    Only for causal models; None for `chunk`, `window` or `sink` is the continued state's or the release's:
+    The following are only for causal models. None for `chunk`, `window` or `sink` selects the value of the continued
+    state, or of the release for a new video.
 
     chunk: the number of latent frames that are generated together, 1 to 4.
     window: the attention window in latent frames; 0 is the whole video.
@@ -200,7 +201,7 @@ def parse_lora(text: str) -> LoraFile:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Return the two numbers in a text such as 480x832 or 480*832. Raises ArgumentTypeError for any other text."""
+    """Return the two numbers, in order, of a text such as 480x832 or 480*832. Raises ArgumentTypeError otherwise."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480x832")

@@ -60,8 +60,8 @@ class SamplingPlan(Plan):
         return checks.pluralize(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the sizes and settings that determine the denoising steps' memory. `together`: how several processes
-        share a forward."""
+        """Return the sizes and settings that determine the memory of the denoising steps. `together`: how several
+        processes split a forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -84,8 +84,8 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def set_threads(plan: AnyPlan) -> str:
-    """Set torch's number of threads for a run on a CPU, and return a note for the user. A continued run uses the
-    state's number, so that sums round alike."""
+    """Set torch's number of threads for a run on a CPU, and return a note for the user, or "". A continued run uses the
+    number in its state, so that sums round alike."""
     geometry, state = plan.geometry, None
     if isinstance(plan, RolloutPlan):
         geometry, state = plan.chunk_geometry, plan.spec.state
@@ -147,7 +147,7 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with the state's file as `continue_from` and, for an empty prompt, the state's prompt."""
+    """Return the options with a state file as `continue_from`, and with its prompt in place of an empty one."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

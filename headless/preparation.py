@@ -1,4 +1,4 @@
-"""The preparation of a causal run: encoding of prompts and image, and loading of decoder and model."""
+"""Prepare a causal run: encode prompts and image, and load decoder and model."""
 
 import logging
 import threading
@@ -36,8 +36,8 @@ CUDA_LIBRARY_BYTES = 500_000_000
 class SharedInputs(NamedTuple):
     """The inputs of a causal run that all its chunks share.
 
-    contexts: embeddings [1, L, D]: first prompt, negative prompt if guided, later prompts.
-    image: the first frame's latent, [1, 16, n, h, w]; first process only.
+    contexts: embeddings [1, L, D] of first prompt, negative prompt if guided, later prompts.
+    image: latent [1, 16, n, h, w] of the first frame and grey frames; None except in the first process.
     decoder: None in processes that do not decode.
     """
 
@@ -73,8 +73,8 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _prepare_parallel(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, both_fit: bool
 ) -> SharedInputs:
-    """Load the model and encode image and prompts in parallel. `both_fit`: whether memory holds both encoders at the
-    same time."""
+    """Load the model, and encode image and prompts, in parallel threads. `both_fit`: whether memory holds text encoder
+    and VAE encoder at the same time."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Background(run.stages, gpu) as background:
         loading = background.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -90,7 +90,7 @@ def _prepare_parallel(
 
 
 class _Background(AbstractContextManager["_Background"]):
-    """Two background threads. At the context's end they stop at their next progress update."""
+    """A context with two background threads. At the end of the context their tasks stop at the next progress update."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -101,8 +101,8 @@ class _Background(AbstractContextManager["_Background"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, task: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `task(progress)` in a thread. Return a function that displays the progress and returns the task's
-        result."""
+        """Start `task(progress)` in a thread. Return a function that waits for the task, displays its progress, and
+        returns its result."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
@@ -136,8 +136,8 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _plan_parallel(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan, whether both encoders fit at once), or (None, False) if model and encoders cannot share the
-    GPU."""
+    """Return (memory plan, whether both encoders fit at once), or (None, False) if parallel preparation is
+    impossible."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -160,8 +160,8 @@ def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return the image's latent (first process only) and the decoder (decoding processes only). `alone`: no other model
-    uses the GPU."""
+    """Return the image's latent, in the first process only, and the decoder, in decoding processes only. `alone`:
+    whether no other model uses the GPU."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

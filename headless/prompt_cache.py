@@ -16,9 +16,9 @@ from ..model.choice.kept import in_user_cache
 from ..outputs import written_whole
 
 MAX_PROMPTS = 64
-"""The most embeddings in the cache. The least recently used ones are deleted."""
+"""The maximum number of embeddings in the cache. The least recently used ones are deleted."""
 VERSION = 1
-"""The version of the method that computes embeddings. Embeddings of other versions are not found."""
+"""The version of the method that computes embeddings. A new version makes earlier embeddings unusable."""
 EMBEDDING = "embedding"
 
 

@@ -28,7 +28,7 @@ from .stages import DECODE_AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
-"""The least number of seconds between two savings of the state."""
+"""The minimum number of seconds between two saves of the state."""
 
 
 def run_causal(
@@ -80,7 +80,8 @@ def run_causal(
 
 
 def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the video chunk by chunk. A second Ctrl-C waits until the file is complete, except on a pipe."""
+    """Write the video chunk by chunk. The first Ctrl-C ends the run. Later ones wait for a complete file, but not for a
+    pipe."""
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else DelayInterrupts()
     with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:
@@ -101,7 +102,8 @@ def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, 
 
 
 class _ChunkDecoder:
-    """The decoder of a run's chunks. `written()`: the number of chunks in the video, the maximum for a saved state."""
+    """The decoder of a run's chunks. `written()`: the number of chunks in the video; a saved state has at most as
+    many."""
 
     progress: Progress
 
@@ -130,8 +132,8 @@ class _ChunkDecoder:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Fill the model's cache and the decoder's state from a continued state's chunks, which `latents` yields
-        first."""
+        """Consume the chunks of a continued state, which `latents` yields first. This fills the model's KV cache and
+        the decoder's state."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -154,8 +156,8 @@ class _ChunkDecoder:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return `frames`, decoded again in fp32 if a value overflowed fp16, or None in a process that does not
-        decode."""
+        """Return `frames`, or the frames decoded again in fp32 if a value overflowed fp16. Return None in a process
+        that does not decode."""
         if self._decoder is None:
             return None
         try:
@@ -177,7 +179,6 @@ class _ChunkDecoder:
         self._restore_decoder([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _restore_decoder(self, latents: list[Tensor]) -> None:
-        """Decode chunks to restore the decoder's state, and discard their frames."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)

@@ -71,7 +71,7 @@ class RolloutPlan(Plan):
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
-        """Return the memory planner of the run, which `processes` processes compute together."""
+        """Return the memory planner of the run. `processes`: the number of processes that share the run."""
         spec = self.spec
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
@@ -178,7 +178,7 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image, resized to float32 [3, H, W], or None without an image or for a continued state."""
+    """Return the image, resized to float32 [3, H, W], or None without an image and for a continued state."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -190,7 +190,7 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 def _prompts_by_chunk(
     options: GenerateOptions, spec: RolloutSpec
 ) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts, each as (index of its first chunk, text), and a note about events without a start."""
+    """Return the prompts, each as (index of its first chunk, text), and at most one note, on untimed events."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

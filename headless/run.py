@@ -37,8 +37,8 @@ class Result:
     """The result of a run.
 
     path: the video file or PNG folder; None if `output` was None.
-    model_steps: the base model's steps without extrapolated ones; 0 for causal models.
-    frames: the video, uint8 [F, H, W, 3], if `output` was None.
+    model_steps: the base model's steps, without extrapolated ones; 0 for causal models.
+    frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
     """
 
     path: Path | None
@@ -112,7 +112,7 @@ def lock_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Lock the outputs in the first process. All processes raise its InputError."""
+    """Lock the outputs in the first process. If that raises InputError, raise it in all processes."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -126,7 +126,7 @@ def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return how the processes share each forward. Every process must call this function."""
+    """Return how the processes split each forward. Every process must call this function."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 

@@ -28,15 +28,13 @@ from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
 DECODE_AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
-"""The warning after an overflow in the VAE's fp16. %s: the error's message."""
+"""The warning after an overflow of the VAE in fp16. %s: the error's message."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """The context in which a run's stages are computed.
-
-    together: how the processes share each forward.
-    """
+    """What all stages of a run share: the recorder of stages, the processes, and how these split each forward
+    (`together`)."""
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -81,8 +79,8 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 
 def condition_on_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
-    """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels and the first frame's latent of 16. `vae`
-    None loads the plan's."""
+    """Return the image conditioning, [1, 20, f, h, w]: 4 mask channels, then the 16 channels of the first frame's
+    latent. By default the plan's VAE is loaded."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
     return image_conditioning(
         _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
@@ -90,8 +88,8 @@ def condition_on_image(plan: Plan, progress: Progress, vae: VAE | None = None) -
 
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
-    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. After an overflow in 16 bits, decode again
-    in fp32. `vae` None loads the plan's. `exact` selects fp32."""
+    """Decode a latent [1, 16, f, h, w] to frames, uint8 [F, H, W, 3]. By default the plan's VAE is loaded. `exact`
+    selects fp32, which is also used after an overflow in fp16."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)

@@ -33,7 +33,7 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
 class FlagFormatter(logging.Formatter):
-    """A formatter of log messages that writes option names in backticks as flags, such as --seed."""
+    """A formatter of log messages that replaces option names in backticks by flags: `seed` becomes --seed."""
 
     def format(self, record: logging.LogRecord) -> str:
         return with_flags(super().format(record))
@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _replace_broken_output() -> bool:
-    """Return whether writing to standard output fails. After a failure, standard output becomes the null device."""
+    """Replace standard output by the null device if writing fails. Return whether writing failed."""
     try:
         if sys.stdout is not None:
             print(flush=True)
@@ -108,8 +108,8 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser. Only a command line `argv` of `camera` or `completion` gets the `camera` options, which need
-    torch."""
+    """Return the parser. The `camera` options, which need torch, are added only if the command `argv` begins with
+    `camera` or `completion`."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")

@@ -78,7 +78,8 @@ def _lock_empty(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export and print a report. Without points, print the reason, or raise for the format "ply"."""
+    """Add points to the export and print a report, or the reason for no points. For the format "ply", raise the
+    reason."""
     from ...export import add_points
 
     try:

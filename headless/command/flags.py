@@ -59,7 +59,7 @@ def read_prompt(arguments: argparse.Namespace) -> str | None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options that `generate` and `batch` share. Return the argument group of causal models."""
+    """Add the options that `generate` and `batch` share. Return the group for further options of causal models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -117,8 +117,8 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """Return a function `add(name, help, **settings)`, which adds a field of GenerateOptions. Its default, type and
-    choices are the field's, unless `settings` replace them."""
+    """Return a function `add(name, help, **settings)`, which adds an option for a field of GenerateOptions. The option
+    has the field's default, type and choices, unless `settings` replace them."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = _hints()
 
@@ -156,12 +156,12 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
 
 
 COMMAND_ONLY = {"like", "prompt_file", "size"}
-"""The options of `generate` that notes and errors name, but that are not fields of GenerateOptions."""
+"""Options of `generate` that notes and errors mention, but that are not fields of GenerateOptions."""
 
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
-    """Return `message` with option names in backticks as flags, such as --seed for `seed`. `options`: names besides
-    those of GenerateOptions."""
+    """Replace option names in backticks by flags: `seed` becomes --seed. Known names are the fields of GenerateOptions,
+    COMMAND_ONLY and `options`."""
     names = {field.name for field in fields(GenerateOptions)} | COMMAND_ONLY | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
     return type(message)(flags)

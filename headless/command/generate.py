@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..plan import AnyPlan
 
 REPLACED_TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options. An option on the command line replaces its whole group in the record of `--like VIDEO`."""
+"""Groups of options. With `--like VIDEO`, an option on the command line replaces all recorded options of its group."""
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
@@ -140,7 +140,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
-    """Set torch's number of threads, with `--like` to the recorded number. Return a list of at most one note."""
+    """Set torch's number of threads: the recorded one with `--like`, else the plan's. Return at most one note."""
     import torch
 
     from ..plan import set_threads

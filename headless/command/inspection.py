@@ -33,7 +33,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """A report on a model: `lines` of text, and the memory of each step of a run."""
+    """A report on a model: `lines` of text, and the memory estimates of a run's stages."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -59,8 +59,8 @@ def describe_model(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a text on a package, an expert, a text encoder or a VAE, with a run's memory. `size`: (width, height).
-    `where`: `assets`, a folder, and `release`."""
+    """Describe a package, an expert, a text encoder or a VAE, with the memory of a run. `size`: (width, height).
+    `where`: the folder `assets` and the `release`, as for `find_package`."""
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -85,8 +85,8 @@ def describe_model(
 
 
 def describe_kernels(device: torch.device) -> str:
-    """Return a line with the kernel of each operation on a device: the last test's choice, else the first kernel that
-    supports the device."""
+    """Return a line with the kernel of each operation: the best one in the newest stored trial on this device, else the
+    first supported one."""
     card = card_of(device)
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -115,7 +115,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _model_kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert" by the names of the tensors, or else of the file."""
+    """Return "vae", "text encoder" or "expert", by the tensor names if they show the kind, else by the file name."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -167,7 +167,7 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report with the memory of a run in four memory modes. `width`: the VAE's base channels."""
+    """Return a report with a run's memory in each memory mode. `width`: the VAE's base channels."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f

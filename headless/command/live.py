@@ -20,12 +20,12 @@ from ..process.starting import pause_collection, start_cuda
 from . import flags
 
 LISTING_OPTIONS = {"walks"}, {"keep"}, {"walks", "keep"}
-"""The sets of options with which `lingbot-world live`, without a model, lists the saved walks."""
+"""The sets of options with which `lingbot-world live` lists the saved walks and loads no model."""
 EXCLUDED_BY_REPLAY = (
     *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
     *("chunk", "window", "sink", "schedule", "shift", "speed", "moving", "restart_on_drift", "stop_when_stuck"),
 )
-"""The options that `--replay` excludes: `bench`, and those that a replay takes from its walk."""
+"""The options that `--replay` excludes: `bench`, and settings that a replay takes from the saved walk."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:

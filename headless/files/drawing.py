@@ -1,4 +1,4 @@
-"""Writing of a drawing to an image file, and a check of the path in advance."""
+"""Write a drawing to an image file, and check the file's path in advance."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Encoding of frames as H.264, into a video file or in parts into a pipe."""
+"""Encode frames as H.264, into a video file or in parts into a pipe."""
 
 from fractions import Fraction
 from io import BytesIO
@@ -20,7 +20,7 @@ RECIPE = "lingbot_world"
 class VideoEncoder:
     """An encoder that writes an H.264 video to `file`. Raises DependencyError without PyAV.
 
-    suffix: determines the container, such as ".mp4"; `file` may end in .part.
+    suffix: selects the container, such as ".mp4"; `file` may end in .part.
     """
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
@@ -108,7 +108,7 @@ class _WriteOnly:
 
 
 def _encoding() -> dict[str, str]:
-    """Return libx264's options for reproducible output. libx264's AVX-512 code reads uninitialised memory."""
+    """Return libx264's options for reproducible output: without AVX-512, whose code reads uninitialised memory."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -1,4 +1,4 @@
-"""Reading of images, and of the frames of a video or a folder, one at a time."""
+"""Read images, and the frames of a video or of a folder of images."""
 
 import struct
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ...pipeline.images.files import Picture, open_picture, picture_of, pixels_o
 from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The suffixes of frames' image files, by format. A folder is read in its commonest format."""
+"""The suffixes of frames' image files, by format. In a folder, only files of the most frequent format are read."""
 MAX_IMAGE_PIXELS = 200_000_000  # pixels
 BROKEN = (
     OSError,
@@ -33,7 +33,7 @@ BROKEN = (
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of a file (upright by EXIF), a Pillow image, or an array uint8 [H, W, 3].
+    """Return an image as uint8 [H, W, 3]: a file or Pillow image, rotated according to EXIF, or an array in this form.
     Raises InputError for any other value and for a broken file."""
     if isinstance(image, Image.Image):
         return _read(image).pixels
@@ -74,7 +74,7 @@ def reason(error: Exception) -> str:
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on how an image was read, such as its transparency. Return an empty tuple for an array or None."""
+    """Return notes on how an image was read, for instance without its transparency. Return () for an array or None."""
     if isinstance(image, Image.Image):
         return _read(image).notes
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()

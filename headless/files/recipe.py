@@ -23,7 +23,7 @@ from .video_reader import open_video
 NOT_RECORDED = ("output", "overwrite", "save_state", "seed", "device", "image")
 MAX_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
-"""A file of more than SAMPLED * SAMPLES bytes is hashed by SAMPLES pieces of SAMPLED bytes."""
+"""Of a file of more than SAMPLED * SAMPLES bytes, SAMPLES pieces of SAMPLED bytes are hashed, else the whole file."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
@@ -50,7 +50,7 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return hashes of the input files, by option or package part. A name with a missing file is left out."""
+    """Return hashes of the input files, by option or package part. Missing files have no entry."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
@@ -126,7 +126,7 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return notes for the user if input files, or this project's version, have changed since the recorded run."""
+    """Return notes on input files that have changed since the recorded run, and on another version of this package."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

@@ -25,17 +25,17 @@ _NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 @dataclass(frozen=True)
 class Target:
-    """The output of a run: a video or a pipe at `path`, or PNG files in the folder `path`, named by `pattern`, such as
-    "frame_%05d.png"."""
+    """The output of a run: a video file or pipe `path`, or PNG files in the folder `path` with names such as
+    "frame_%05d.png" (`pattern`)."""
 
     path: Path
     pattern: str | None = None
     in_memory: list[np.ndarray] | None = None
-    """A list for arrays of frames, uint8 [F, H, W, 3], if no file is written."""
+    """Not None if no file is written: the list to which frames, uint8 [F, H, W, 3], are appended."""
     recipe: str = ""
     """The record of the run as JSON, for the metadata."""
     overwrite: bool = False
-    """Whether existing PNG files are replaced. Older PNG files after the new ones are then deleted."""
+    """Whether existing PNG files are replaced. PNG files of an earlier, longer video are then deleted."""
 
     @property
     def is_pipe(self) -> bool:
@@ -44,11 +44,11 @@ class Target:
 
     @property
     def playable_copy(self) -> Path:
-        """The path of a temporary copy that can be played during the run."""
+        """The path of a temporary copy of the video that can be played during the run."""
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return `frames` PNG files from the number `first` on, or the video; nothing for a pipe and in memory."""
+        """Return the paths of `frames` PNG files from number `first` on, or of the video; [] for a pipe or memory."""
         if self.in_memory is not None:
             return []
         if self.pattern is not None:
@@ -136,8 +136,8 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if one of the `frames` output files, numbered from `first` on, must not be replaced (see
-    `refuse_existing`)."""
+    """Raise InputError if `refuse_existing` refuses one of the output files. `first`, `frames`: the first PNG file's
+    number and the number of PNG files."""
     video = target.pattern is None and target.in_memory is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
     for file in (*target.files(first, frames), *([target.playable_copy] if video else []), *removed):
@@ -145,7 +145,7 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the name of the temporary file of `file` is too long. `option`: for the message."""
+    """Raise InputError if the temporary file of `file` would have too long a name. `option`: for the message."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -169,8 +169,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def leftover_notes(target: Target, end: int) -> list[str]:
-    """Return a list of at most one note: PNG files of an earlier, longer video stay or are removed. `frames`: the
-    number after the last new file."""
+    """Return a list of at most one note: whether PNG files of an earlier, longer video stay or are deleted. `end`: the
+    number after the last new PNG file."""
     after = [file.name for file in target.files_after(end)]
     if not after:
         return []

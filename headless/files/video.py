@@ -1,4 +1,4 @@
-"""Writing of frames to a video file, a pipe or PNG files, while later frames are computed."""
+"""Write frames to a video file, a pipe or PNG files, while later frames are computed."""
 
 import sys
 from collections import deque
@@ -19,7 +19,7 @@ from .target import Target
 
 FRAMES_AT_ONCE = 12
 MAX_QUEUED_PARTS = 2
-"""The most parts of a video that wait for the encoding thread."""
+"""The maximum number of parts of a video that wait for the encoding thread."""
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
@@ -35,9 +35,9 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 class FrameWriter(AbstractContextManager["FrameWriter"]):
     """A writer of a video with an encoding thread. Files get their final names only when they are complete.
 
-    keep_partial: whether an interrupted run leaves the frames that are written.
+    keep_partial: whether an interrupted run leaves the frames written so far.
     first: the number of the first PNG file.
-    frames, parts: the numbers of frames received and of parts written.
+    frames, parts: the numbers of received frames and of written parts.
     """
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
@@ -102,8 +102,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Stream:
-    """An output to a list or a pipe. Every output class has `write`, `close`, and `abandon`, which removes incomplete
-    files."""
+    """An output to a list or a pipe."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
         self.write, self.close = write, close
@@ -190,7 +189,7 @@ class _PlayableVideo(_VideoFile):
         self._copy.unlink()
 
     def abandon(self) -> None:
-        """Delete the incomplete video. A copy with frames stays."""
+        """Delete the incomplete video, but keep a playable copy that has frames."""
         super().abandon()
         self._file.close()
         if not self._parts.frames:

@@ -1,4 +1,4 @@
-"""Reading of video frames as a player shows them: upright, opaque, with square pixels, at a constant rate."""
+"""Read video frames as a player shows them: upright, opaque, with square pixels, at a constant rate."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,19 +33,19 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
-"""FFmpeg's types of side data for videos that are not one flat image, each with a description."""
+"""FFmpeg's types of side data for panoramas and stereo videos, each with a description."""
 UNEVEN_RATIO = 1.6
-"""A frame rate is constant if every time between two frames is within this factor of the median time."""
+"""The factor by which a time between two frames may differ from the median at a constant frame rate."""
 
 MAX_REPEATS = 100_000
-"""The most repeats of a frame when a variable rate is resampled. More would mean a broken time stamp."""
+"""The maximum number of repeats of a frame in resampling. A broken time stamp would need more."""
 
 
 class Layout(NamedTuple):
     """The conversion of a stored frame for display: widened, then transposed, then mirrored.
 
-    wider: the factor that makes pixels square.
-    mirrored: whether the frame is mirrored along x, and along y.
+    wider: the factor on the width that makes pixels square.
+    mirrored: whether the frame is mirrored horizontally, and vertically.
     exact: whether the display matrix is a multiple of a quarter turn.
     """
 
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return an already widened frame, [H, W] or [H, W, 3], transposed and mirrored as a player shows the frame."""
+        """Return a frame that is already widened, [H, W] or [H, W, 3], transposed and mirrored for display."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame
@@ -63,8 +63,8 @@ class Layout(NamedTuple):
 
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    """Yield the frames of a video: uint8 [H, W, 3] if `pixels` is "rgb24", [H, W] if it is "gray". Raises InputError
-    for a broken video."""
+    """Yield the frames of a video: uint8 [H, W, 3] for the pixel format `pixels` "rgb24", [H, W] for "gray". Raises
+    InputError for a broken video."""
     av = require("av", '"lingbot-world[cli]"')
     count, size = 0, None
     try:
@@ -148,7 +148,7 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(path: Path) -> float | None:
-    """Return the median time between frames in seconds, or None if the video needs no resampling."""
+    """Return the step of resampling in seconds, which is the median time between frames, or None for no resampling."""
     with open_video(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -164,8 +164,8 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield (frame, repeats), so that a frame is shown every `step` seconds. Raises InputError above MAX_REPEATS
-    repeats."""
+    """Resample frames to one every `step` seconds, or not if `step` is None. Yield (frame, count): how often to show
+    the frame, at least once. Raises InputError above MAX_REPEATS."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -218,7 +218,7 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return the matrix (a, b, c, d), which maps (x, y) to (a x + c y, b x + d y), or None."""
+    """Return (a, b, c, d), which maps (x, y) to (a x + c y, b x + d y), or None for no or a zero display matrix."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None
@@ -237,8 +237,8 @@ def open_video(video: str | Path) -> Any:
 
 
 def absolute_path(video: str | Path) -> str:
-    """Return a video's absolute path, because FFmpeg would read the "12" of 12:30.mp4 as a protocol. Raises InputError
-    for a folder, a pipe or a device."""
+    """Return a video's absolute path, because FFmpeg reads the "12" of 12:30.mp4 as a protocol. Raises InputError for a
+    folder, a pipe or a device."""
     path = Path(video).absolute()
     if path.exists() and not path.is_file():
         raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")

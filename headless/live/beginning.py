@@ -1,4 +1,4 @@
-"""The files with which a walk begins: example image or saved state, and tiny decoder. The module needs no torch."""
+"""The files with which a walk begins: example image or saved state, and tiny decoder. The module imports no torch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""The JSON file of a package's example, and the options whose values the file may recommend for walks."""
+"""The name of a JSON file next to a package's example image, and the options that this file may recommend for walks."""
 VAE_APPROX = "vae_approx"
 """The subfolder for tiny decoders, as in ComfyUI's folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which a walk begins: model folder, image, prompt, state, and the package's
-    recommendations. The user's options `named` take precedence."""
+    """Return the options with which a walk begins: model folder, image, prompt, state, and the package's recommended
+    options. The user's options `named` take precedence."""
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
@@ -55,8 +55,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the state's file: `path` itself, or the state in a walk's folder, which is first written if it is
-    outdated."""
+    """Return the path of a state file, or None for None. For the folder of a walk, first write the folder's state file
+    if it is missing or outdated."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -71,8 +71,8 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk at `image` or after `state`, or else `default`, with the `prompt` if it is set. Raises
-    InputError for both an image and a state."""
+    """Return the Start of a walk from `image` or from `state`. Without both, return `default`. A `prompt` replaces the
+    prompt. Raises InputError for both an image and a state."""
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
     from ...pipeline.state import WorldState, load_state

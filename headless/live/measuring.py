@@ -24,12 +24,12 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""Most measurements leave out this many seconds after the first frame, while the attention window is filling."""
+"""The seconds after the first frame that most measurements leave out, because the attention window is still filling."""
 
 
 def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:
-    """Return the measurements of two walks of `seconds` seconds, at 16 frames per second and as fast as possible, as
-    JSON values."""
+    """Return measurements as JSON values of two walks of `seconds` seconds each: one at 16 frames per second, one as
+    fast as possible."""
     try:
         return asyncio.run(_unless_interrupted(_measure(loaded, folder, seconds)))
     except asyncio.CancelledError:
@@ -37,7 +37,8 @@ def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `client`. The first Ctrl-C cancels it. Further ones are ignored while the walk is saved."""
+    """Return the result of `client`. The first Ctrl-C cancels `client`; while the walk is saved, later ones do
+    nothing."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
 
@@ -166,8 +167,8 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return the numbers of late batches and of their frames after the time `since`. A batch is late if all earlier
-    frames have been played. `arrived`: (seconds, number of frames) of each batch."""
+    """Return the number of late batches, and of their frames, after the time `since`. A batch is late if all earlier
+    frames have been played before its arrival. `arrived`: (seconds, number of frames) of each batch."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:

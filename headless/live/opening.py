@@ -1,4 +1,4 @@
-"""Loading of a model for walks: from a user's options to an Engine and a Start."""
+"""Load a model for walks: from a user's options to an Engine and a Start."""
 
 import logging
 from dataclasses import dataclass, fields, replace
@@ -48,15 +48,16 @@ from .recording import WalkRecording
 log = logging.getLogger(__name__)
 
 MAX_CACHED_PROMPTS = 32
-"""The most prompt embeddings that a server caches."""
+"""The maximum number of prompt embeddings that a server caches."""
 
 
 class WalkSettings(NamedTuple):
-    """The settings of a walk that a client may choose. None selects the server's.
+    """The settings of a walk that a client may choose. None selects the server's setting.
 
     size: (height, width) in pixels.
-    window, sink: the attention window and its sink, in latent frames.
-    chunk: in latent frames.
+    window: the attention window in latent frames.
+    sink: the number of first latent frames that stay in the window.
+    chunk: the number of latent frames in a chunk.
     """
 
     size: tuple[int, int] | None = None
@@ -69,11 +70,11 @@ class WalkSettings(NamedTuple):
 class LiveSettings:
     """The settings of a server for all of its walks (steered videos).
 
-    speed: the speed of the key W; 1 is the longest trained step.
+    speed: the speed of the key W; 1 is the maximum in training.
     moving: whether video is also generated without input.
     decoder: the file or name of a tiny decoder; None for the VAE.
     restart_on_drift: whether a walk restarts from its image when the video degrades.
-    events: named additions to the prompt, such as rain, for clients.
+    events: named additions to the prompt, such as rain, that clients can select.
     stop_when_stuck: whether the camera stops when the frames no longer change.
     """
 
@@ -136,7 +137,7 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def _with_bf16_on_cpu(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with bf16 for unset dtypes, on a CPU where bf16 is fastest."""
+    """Set unset dtypes to bf16 if the model runs on a CPU with fast bf16. Otherwise return the options unchanged."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -224,7 +225,7 @@ class LoadedModel:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder for videos of the size `geometry`. `exact`: whether to load a VAE in fp32 for it."""
+        """Return a new decoder for the size of `geometry`. `exact`: whether it has its own VAE, in fp32."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

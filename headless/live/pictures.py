@@ -17,7 +17,7 @@ from ..files.pictures import BROKEN, reason
 from .opening import LoadedModel
 
 MAX_EXAMPLES = 12
-"""The most example images of a package that the page offers."""
+"""The maximum number of a package's example images that the page offers."""
 MAX_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
 
@@ -26,7 +26,7 @@ class Example(NamedTuple):
     """A start image that the page offers, with its prompt.
 
     name: a caption, such as the prompt or the file's name.
-    own: whether this is the server's start image.
+    own: whether the server starts walks from this image by default.
     kind: the media type of `data`, such as image/png.
     """
 
@@ -56,7 +56,7 @@ def examples(loaded: LoadedModel) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file, with the prompt in the text file next to it, else `otherwise`."""
+    """Return the example of a PNG file, with the prompt of the text file next to the PNG file, else `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")

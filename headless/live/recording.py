@@ -19,17 +19,17 @@ from ..files.encoding import PartEncoder
 
 log = logging.getLogger(__name__)
 PART = 16
-"""The number of frames in a part of the video. A part begins with a key frame."""
+"""The number of frames in a part of the video. Each part begins with a key frame."""
 PRESET = "veryfast"
-"""The libx264 preset of walks. `ultrafast` is faster, but makes `camera measure` misjudge walks."""
+"""The libx264 preset of walks. With `ultrafast`, which is faster, `lingbot-world camera measure` misjudges walks."""
 MAX_QUEUED_BATCHES = 24
-"""The most batches of frames that wait for encoding. Further batches are dropped."""
+"""The maximum number of batches of frames that wait for encoding. Further batches are dropped."""
 
 
 class WalkRecording:
     """A video file of a walk that can be played at any time.
 
-    left_out: the number of dropped frames, which copies of later frames replace.
+    left_out: the number of dropped frames; later frames are repeated instead.
     failure: the reason if writing has failed, else empty.
     """
 
@@ -104,7 +104,8 @@ class _SegmentedVideo:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append frames, uint8 [n, H, W, 3], from the number `at` on. Copies of the first one fill a gap."""
+        """Append frames, uint8 [n, H, W, 3], from the number `at` on. Copies of the first new frame fill a gap before
+        `at`."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 

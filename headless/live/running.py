@@ -1,4 +1,4 @@
-"""The running of the live server, from its start until a signal ends it."""
+"""Run the live server until a signal ends the server."""
 
 import asyncio
 import errno

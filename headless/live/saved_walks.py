@@ -29,8 +29,8 @@ WALK_FILES = (
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
-    """Return name, local time, seconds, prompt and megabytes of each saved walk in `folder`, as JSON values, the newest
-    first."""
+    """Return the saved walks in `folder` as JSON values, the newest first: name, local time, seconds, prompt and
+    megabytes."""
     return [_facts(walk) for walk in reversed(saved_walks(folder))]
 
 
@@ -45,8 +45,8 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
-    """Delete old saved walks, except the newest `keep`, running ones and those in `used`. Return the names, with a note
-    if other files stay."""
+    """Delete old saved walks, except the newest `keep`, running walks and those in `used`. Return a text for each
+    deleted walk: its name, and a note if foreign files stay."""
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]
     removed = [walk for walk in old if walk.resolve() not in spared and not is_locked(walk / SETTINGS_FILE)]
@@ -54,7 +54,7 @@ def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]
 
 
 def _remove(walk: Path) -> bool:
-    """Delete a walk's files and empty folders, or the symbolic link. Return whether the walk's folder is gone."""
+    """Delete a walk's files and empty folders; of a linked walk, only the link. Return whether the path is gone."""
     try:
         if walk.is_symlink():
             walk.unlink()

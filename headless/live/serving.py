@@ -41,7 +41,7 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 class Site:
     """A live server's WalkServer and its access rules.
 
-    token: the secret of other machines; empty if only this machine may connect.
+    token: the access token that every client must send; empty if only this machine may connect.
     origins: other web pages that may connect, such as http://localhost:8000.
     """
 
@@ -155,7 +155,7 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _download(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return the current walk's state, video or camera path, with status 404 if missing, 409 if it cannot be made."""
+    """Return the current walk's state, video or camera path: status 404 if missing, 409 if it cannot be made."""
     visit = site.server.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

@@ -24,7 +24,7 @@ from .pictures import read_upload, upload_notes
 
 class Visit:
     """The session of one client, which stays open for reconnection. Methods run in the event loop's thread. The
-    constructor, `restart` and closing may run in another thread."""
+    constructor, `do` with a restart, and closing may run in other threads."""
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
         """Open a session for a client's first message `init`. The walk gets a subfolder of `folder`. Raises InputError

@@ -1,4 +1,4 @@
-"""The clients of a server's loaded model: the current walk, the queue, and reconnection."""
+"""The server of walks: the current walk, the queue of waiting clients, and reconnection."""
 
 import asyncio
 import secrets
@@ -22,14 +22,14 @@ from .visit import Visit
 
 T = TypeVar("T")
 MAX_QUEUED = 8
-"""The most clients that wait for the model."""
+"""The maximum number of clients that wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
-"""The seconds between two messages with measurements, such as the frame rate."""
+"""The seconds between two messages with statistics, such as the frame rate."""
 
 
 class WalkServer:
-    """A loaded model and its clients: one walks, and up to MAX_QUEUED wait. All methods run in the event loop."""
+    """A server with one model: one client walks, and at most MAX_QUEUED wait. All methods run in the event loop."""
 
     def __init__(self, loaded: LoadedModel, folder: Path, limits: TimeLimits) -> None:
         self.loaded, self.folder, self.limits = loaded, folder, limits
@@ -42,8 +42,8 @@ class WalkServer:
         self._lost_at = 0.0
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client until the client disconnects or the walk ends. `init`: the first message. `inbox`: further
-        messages. Raises InputError for unsupported settings, a full queue, or an ended walk."""
+        """Serve a client until the client disconnects or the walk ends. `init`: the first message. `inbox`: later
+        messages. Raises InputError for unsupported settings, a full queue, or a reconnection to an ended walk."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
@@ -62,8 +62,8 @@ class WalkServer:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the current Visit if `init` has its token, or None without a token. Raises InputError for another
-        token."""
+        """Return the current Visit if `init` has its reconnection token, or None if `init` has no token. Raises
+        InputError for another token."""
         visit = self.visit
         if not init.resume:
             return None
@@ -77,8 +77,8 @@ class WalkServer:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the model is free. Raises ConnectionError if the client disconnects, and InputError if the client
-        may not wait."""
+        """Wait until the model is free. Raises ConnectionError if the client disconnects, and InputError for a full
+        queue or an SGLang client whose wait would be long."""
         if not self._taken:
             self._taken = True
             return
@@ -247,7 +247,7 @@ class WalkServer:
             self._next()
 
     async def close(self) -> None:
-        """End and save the current walk, and tell its client the walk's folder. Clients that wait get no turn."""
+        """End and save the current walk, and tell its client the walk's folder. Drop all waiting clients."""
         self._queue.clear()
         if self._held is not None:
             self._held.cancel()

@@ -33,10 +33,10 @@ from .manifest import Manifest, Outcome, lock_batch
 from .model_cache import ModelCache, OpenFiles
 
 VIDEOS_AT_ONCE = 8
-"""The most videos that are sampled together before the first of them is decoded."""
+"""The maximum number of videos that are sampled together before the first of them is decoded."""
 PROMPTS_AT_ONCE = 8
 MAX_NAMES = 3
-"""The most jobs that a message names."""
+"""The maximum number of jobs that a message lists by name."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SeededJob:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of jobs. `skipped`: jobs that an earlier run finished."""
+    """The numbers of jobs by outcome. `skipped`: jobs whose video an earlier run has made."""
 
     done: int
     skipped: int
@@ -66,8 +66,9 @@ def run_batch(
     tell: Callable[[str], None] = lambda _text: None,
     begin: Callable[[AnyPlan], str] = lambda _plan: "",
 ) -> Counts:
-    """Make a batch's missing and outdated videos, and record the outcomes. `begin(plan)` is called before each group
-    and returns a note. Raises InputError for a folder in use."""
+    """Make a batch's missing and outdated videos, and record the outcomes. `tell(message)` gets notes and failures.
+    `run_groups` None: make them in this process, after `begin(plan)`, which returns a note. Raises InputError for a
+    folder in use."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_batch(folder):
@@ -107,7 +108,7 @@ def _run_here(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record interrupted jobs that have a video as failed, so that the next run may replace the video."""
+    """Record the status "failed" for interrupted jobs with a video, so that the next run may replace the video."""
     try:
         yield
     finally:
@@ -117,7 +118,7 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
-    """Check a batch without writing to `folder`, and return the expected counts of `run_batch`. `tell(message)` gets
+    """Check a batch without writing to `folder`. Return the counts that `run_batch` would return. `tell(message)` gets
     notes, groups and expected failures."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
@@ -138,8 +139,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs with a missing or outdated video, with `overwrite` set. Raises InputError for a video that no
-    batch made."""
+    """Return the jobs with a missing or outdated video, with `overwrite` set in their options. Raises InputError for an
+    existing video that is not in the manifest."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -155,7 +156,8 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[SeededJob]]], list[Outcome]]:
-    """Divide jobs into groups that run together, each with one job's plan. Also return the outcomes of invalid jobs."""
+    """Divide jobs into groups that run together, each with the plan of one of its jobs. Return groups and failed
+    outcomes."""
     alike: dict[str, list[SeededJob]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -188,7 +190,7 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return a job's options, with a path from `preset` or `keys` written as a pose folder."""
+    """Return a job's options. A path from `preset` or `keys` is written into `folder` and set as `action_path`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -201,8 +203,8 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 def run_group(
     group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress = silent
 ) -> Iterator[Outcome]:
-    """Make the videos of a group of jobs together, and yield each outcome. After an error, each unfinished job runs
-    once more, alone."""
+    """Make the videos of a group of jobs together, and yield each outcome. After an error, retry each unfinished job
+    once, alone."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _make_videos(group, folder, cache, show):

@@ -19,16 +19,17 @@ from .model_cache import ModelCache
 LOCAL = "local"
 """Ray's address for a new cluster on this machine."""
 ANSWER_SECONDS = 5
-"""The seconds within which a cluster must respond, after Ray's own 10 s for the connection."""
+"""The timeout in seconds for a cluster's response, in addition to Ray's 10 s for the connection."""
 LEAVE_SECONDS = 60
-"""The most seconds to wait for each actor's thread at the end of a batch."""
+"""The timeout in seconds for joining each actor's thread at the end of a batch."""
 MAX_TRIES = 3
-"""A job fails after this many lost actors."""
+"""The maximum number of attempts at a job whose actors are lost."""
 
 
 def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
-    """Connect to a Ray cluster at HOST:PORT or "local", and return a function that runs groups on it. `workers` None:
-    one actor per GPU or CPU. Raises DependencyError without Ray, and InputError without a cluster."""
+    """Connect to a Ray cluster at HOST:PORT or "local". Return a function that runs groups on `workers` actors, by
+    default one per GPU, or per CPU without `on_gpus`. Raises DependencyError without Ray, InputError without a usable
+    cluster."""
     try:
         import ray
     except ImportError as error:
@@ -58,7 +59,7 @@ def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 
 def _ask(address: str) -> None:
-    """Raise Ray's error if no cluster responds at HOST:PORT, because ray.init would wait for minutes."""
+    """Raise Ray's error soon if no cluster responds at HOST:PORT. ray.init would wait for minutes."""
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):

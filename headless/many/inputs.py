@@ -1,4 +1,4 @@
-"""Hashes of jobs' input files, by which a later run of the batch detects changed files."""
+"""Hash jobs' input files, so that a later run of the batch detects changed files."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The largest file, in bytes, that is hashed by its content. Others are hashed by size and modification time."""
+"""Files of at most this many bytes are hashed by content, larger ones by size and modification time."""
 
 
 class InputHashes:
@@ -22,8 +22,7 @@ class InputHashes:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return SHA-256 hashes of a job's input files, by option or package part. A name with an unreadable file is
-        left out."""
+        """Return SHA-256 hashes of a job's input files, by option or package part. Unreadable files have no entry."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
@@ -42,7 +41,7 @@ class InputHashes:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return a job's input files by option, without the model package."""
+    """Return the input files that a job's options name, by option, without those of the model package."""
     given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:

@@ -33,7 +33,7 @@ _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MAX_NAME_BYTES = 200
-"""The most bytes of a job's name. File systems allow 255, and unfinished files have suffixes."""
+"""The maximum length in bytes of a job's name. File systems allow 255, and unfinished files have suffixes."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class Job:
         return folder / f"{self.name}.mp4"
 
     def settings(self) -> dict[str, Any]:
-        """Return the options that determine the video, as JSON values. A random seed is None."""
+        """Return the options that determine the video, as JSON values. An unset seed is None."""
         left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs in a .jsonl or .csv file. `defaults`: the options that a job does not set. Raises InputError for
-    an invalid or repeated job."""
+    """Return the jobs in a .jsonl or .csv file. `defaults`: the options that a job does not set. `folder`: for the
+    videos. Raises InputError for an invalid or repeated job."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -152,8 +152,8 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """Return a job's path, relative to the folder `base`. A backslash separates folders, unless a file's name has
-    it."""
+    """Return the path `given` in a job, resolved against the folder `base`. On POSIX a backslash also separates
+    folders, unless a file of this name exists."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     path, windows = base / os.path.expanduser(given), PureWindowsPath(given)

@@ -23,14 +23,14 @@ DONE, FAILED = "done", "failed"
 FILES = "files"
 """The key of the input files' hashes in a row."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
-"""The pattern of the job's name in an incomplete row."""
+"""A pattern that finds the job's name in an incomplete row."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a job.
 
-    seconds: the time since the group's previous video; 0 after a failure.
+    seconds: from the group's start, or its previous video, until this video; 0 after a failure.
     error: the reason of a failure, or None.
     """
 
@@ -53,7 +53,7 @@ def lock_batch(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """The manifest of a batch, with rows of finished and failed jobs. A job's last row counts."""
+    """The manifest of a batch, with rows of finished and failed jobs. The last row of a job is valid."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -65,8 +65,8 @@ class Manifest:
         return job.name in self._rows
 
     def rerun_reason(self, job: Job) -> str | None:
-        """Return why the job's video is outdated, "" if the video is missing or unfinished, or None if it is up to
-        date."""
+        """Return None if the job's video is up to date. Otherwise return a message on what has changed, or "" if the
+        video is missing or unfinished."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
@@ -122,7 +122,7 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line, or None without a name. The row of a failure has only name and status."""
+    """Return the row in a line, or None without a name. A row of an unfinished job becomes name and status "failed"."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -138,7 +138,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of changed settings, "its settings" if settings were only removed, or ""."""
+    """Return the names of changed settings, "" for none, or "its settings" if settings were only removed."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"

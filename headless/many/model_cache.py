@@ -27,8 +27,8 @@ class OpenFiles:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return the opened file, from the cache if its files are unchanged. `loras`: lists of LoRA files for the
-        opener."""
+        """Return `opener(paths, *loras)`, or the cached result of an earlier call if all files are unchanged. `paths`:
+        one path or several."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         stamp = [each for path in named for each in file_stamps(path)]
@@ -39,8 +39,8 @@ class OpenFiles:
 
 
 class ModelCache:
-    """A cache of both experts, the VAE and open files for the groups of a batch. On a GPU, models stay only if they fit
-    next to the next group's work."""
+    """A cache of both experts, the VAE and open files for the groups of a batch. On a GPU, models stay only if memory
+    suffices for the next group."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
@@ -49,8 +49,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Remove the models that the plan does not use, or all if GPU memory is short. If memory stays short, `expert`
-        and `vae` store none."""
+        """Prepare the cache for a group: remove models of other plans, and all models if GPU memory is short. Decide
+        whether `expert` and `vae` cache models that they load."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -65,7 +65,7 @@ class ModelCache:
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """Return the plan's VAE, without tiling, from the cache or loaded."""
+        """Return the plan's VAE, without tiling, from the cache or newly loaded."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
@@ -73,8 +73,8 @@ class ModelCache:
         return vae
 
     def expert(self, plan: SamplingPlan, name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-        """Return the expert "high" or "low" (`name`) from the cache, with the plan's arithmetic and attention, or from
-        `load()`."""
+        """Return the expert `name`, "high" or "low", from the cache or from `load()`. A cached expert is set to the
+        plan's `arithmetic` and `attention` options."""
         if name in self._experts:
             model = self._experts[name][1]
             wanted = plan.options.arithmetic
@@ -88,8 +88,8 @@ class ModelCache:
         return model
 
     def available(self, device: torch.device) -> int:
-        """Return the free bytes on the device plus the cached experts' bytes, because memory estimates include the
-        experts."""
+        """Return the free bytes on the device, counting the cached experts' bytes as free. Memory estimates count the
+        experts too."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

@@ -17,7 +17,7 @@ from .profile import release
 
 log = logging.getLogger(__name__)
 FRAMES_AT_ONCE = 48
-"""The most frames in one transfer to the first process."""
+"""The maximum number of frames in one transfer to the first process."""
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
@@ -40,15 +40,15 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
 
 def stripe_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
-    """Return a decoder for this process's stripe. `size`: the height and width of the latent. `park`: whether the
-    decoder's state moves to host memory between chunks."""
+    """Return a decoder for this process's stripe of each frame. `size`: the height and width of the latent. `park`:
+    whether the decoder's state is moved to host memory between chunks."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 
 
 def join_stripes(stripe: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
-    """Join the stripes `own` of all processes. Return the frames, uint8 [F, H, W, 3], in the first process and None in
-    the others. `size`: the height and width of the latent."""
+    """Gather the stripes of all processes. Return the whole frames, uint8 [F, H, W, 3], in the first process and None
+    in others. `stripe`: this process's, uint8 [F, h, w, 3]. `size`: the latent's height and width."""
     if processes.size == 1:
         return stripe
     places = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

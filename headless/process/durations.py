@@ -1,4 +1,4 @@
-"""An estimate of a run's duration from the last run of its kind, stored in the file that LINGBOT_WORLD_TIMES names."""
+"""Estimate a run's duration from the last run of its kind, stored in the file that LINGBOT_WORLD_TIMES names."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from ..rollout_plan import RolloutPlan
 from .profile import Stage
 
 CHUNKS_STAGE, REPLAY_STAGE = "chunks", "replay"
-"""The stages of a causal run that take a constant time per frame: new frames, and replay of the continued video."""
+"""The names of the stages whose time grows with the number of new frames, and with the frames of a continued video."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MAX_KINDS = 200
 _IRRELEVANT = (

@@ -15,7 +15,7 @@ END_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 @contextmanager
 def raise_at_signals(own_process: bool) -> Iterator[list[int]]:
     """Raise KeyboardInterrupt at SIGINT, SIGTERM or SIGHUP within this context, and yield a list of the received
-    signals. Nothing changes unless `own_process`."""
+    signals. Nothing changes unless the command owns the process (`own_process`)."""
     received: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -42,8 +42,8 @@ def end_at_next_signal() -> None:
 
 
 class FileWatcher:
-    """A watcher of files. `bool()`: whether a file was written since the watcher was made. `str()`: a message with
-    their names."""
+    """A watcher of a run's output files. `str()` returns a message for the user on the files written since
+    construction."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -65,7 +65,7 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class DelayInterrupts:
-    """A context that delays interrupts until its end, except the first one. With `hold`, the first one waits too."""
+    """A context that delays interrupts until its end. Without `hold`, the first one takes effect at once."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
@@ -90,7 +90,7 @@ class DelayInterrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raise the last interrupt that waits, unless another interrupt already ends the run."""
+        """Raise the last delayed interrupt, unless another interrupt already ends the run."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

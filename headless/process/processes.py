@@ -29,7 +29,7 @@ ENDED_WITH_THE_OTHERS = 1
 """The exit code of a process that ends only because another process has failed."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-"""The exit code of a process that torchrun has ended because another process has failed."""
+"""The exit code of a process that torchrun terminated after another process had failed."""
 PATIENCE = 30  # seconds to wait for the error report of the process that failed first
 
 
@@ -46,12 +46,12 @@ class Processes:
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does the task `task`: whether its rank is `task` modulo `size`."""
+        """Return whether this process does the task number `task`: the process of rank `task` modulo `size` does."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Return, in every process, the result `made` by the process that takes `task`. All processes must call this
-        method. Tensors must be on the CPU."""
+        """Broadcast a task's result: return, in every process, the `made` of the process that does `task` (see
+        `takes`). All processes must call this method. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -70,15 +70,15 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return the tensors of all processes, by rank, in the first process and None in the others. `tensor`: on the
-        CPU, of one shape in all processes."""
+        """Gather one tensor per process. Return them by rank in the first process, and None in others. `tensor`: on the
+        CPU, with the same shape everywhere."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return this process's device: `asked` for a single process or the CPU, else the process's GPU, or None
-        without CUDA. Raises InputError if several processes are asked for one GPU."""
+        """Return this process's device. A single process and the CPU get `asked`. Several processes get one GPU each,
+        or None without CUDA. Raises InputError if `asked` names one GPU for several processes."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -108,8 +108,8 @@ ALONE = Processes()
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the processes that torchrun started, and yield them, or ALONE without torchrun. Only the process that fails
-    first raises its error."""
+    """Join the processes that torchrun started, and yield the Processes, which are ALONE without torchrun. After a
+    failure, only the process that failed first raises its error."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -201,7 +201,7 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
 
 
 def _exit_code(failures: dict[int, int], count: int) -> int:
-    """Return the exit code of the process that caused the failure. Raises LingBotError if a process was killed."""
+    """Return the exit code that caused the failures, given by rank. Raises LingBotError if a process was killed."""
     for code in failures.values():
         if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
             return code

@@ -1,4 +1,4 @@
-"""Measurement of the time and the peak GPU memory of each stage of a run."""
+"""Measure the time and the peak GPU memory of each stage of a run."""
 
 import gc
 import time
@@ -30,8 +30,8 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
 def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return `show` with callbacks that also call `on_progress`, for steps and chunks, and raise CancelledError if
-    `cancel()` is true. `steps`: the steps of both experts."""
+    """Return a `show` whose progress updates also call `on_progress`, for steps and chunks. An update raises
+    CancelledError if `cancel()` is true. `steps`: the total of both experts."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -68,7 +68,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """End the current stage, begin the stage `name`, and return its progress callback. `keep`: see `end`."""
+        """End the current stage as `end(keep)` does, begin the stage `name`, and return its progress callback."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)

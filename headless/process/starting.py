@@ -1,4 +1,4 @@
-"""The start of CUDA, cuDNN and Triton in background threads. The module imports no torch."""
+"""Start CUDA, cuDNN and Triton in background threads. The module imports no torch."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def start_cuda() -> None:
 
 @contextmanager
 def pause_collection(own_process: bool) -> Iterator[None]:
-    """Turn garbage collection off within this context. Later collections skip the context's objects. Nothing changes
-    unless `own_process`."""
+    """Turn garbage collection off within this context, then exempt existing objects from collection. Nothing changes
+    unless the command owns the process (`own_process`)."""
     if not own_process:
         yield
         return
