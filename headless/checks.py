@@ -33,7 +33,7 @@ MAX_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its opened input files, without the transformer weights. All weights are memory-mapped.
+    """The options of a run and its opened input files, except the transformer's. Opened weights are memory-mapped.
 
     tokenizer: an unopened file if `prompt_cache` already has the prompt's embedding.
     """

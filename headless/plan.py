@@ -147,7 +147,7 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with a state file as `continue_from`, and with its prompt in place of an empty one."""
+    """Return the options with `continue_from` as a state file, and with the state's prompt if `prompt` is empty."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

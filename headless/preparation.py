@@ -73,8 +73,8 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _prepare_parallel(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, both_fit: bool
 ) -> SharedInputs:
-    """Load the model, and encode image and prompts, in parallel threads. `both_fit`: whether memory holds text encoder
-    and VAE encoder at the same time."""
+    """Load the model, and encode image and prompts, in parallel threads. `both_fit`: whether the text and image
+    encoders fit into memory at once."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Background(run.stages, gpu) as background:
         loading = background.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -136,8 +136,8 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _plan_parallel(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan, whether both encoders fit at once), or (None, False) if parallel preparation is
-    impossible."""
+    """Return (memory plan, whether the text and image encoders fit at once), or (None, False) if nothing can run in
+    parallel."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total

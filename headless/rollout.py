@@ -80,8 +80,8 @@ def run_causal(
 
 
 def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the video chunk by chunk. The first Ctrl-C ends the run. Later ones wait for a complete file, but not for a
-    pipe."""
+    """Write the video chunk by chunk. The first Ctrl-C ends the run. Later ones wait until the file, unless a pipe, is
+    complete."""
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else DelayInterrupts()
     with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:

@@ -222,7 +222,7 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _locked_output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Check and lock the output files within this context, before a path is computed."""
+    """Lock the output files within this context. Raises a LingBotError for an unusable output."""
     target = Path(arguments.output)
     check_camera_output(target)
     one_file = target.suffix.lower() == ".json"

@@ -78,8 +78,7 @@ def _lock_empty(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export and print a report, or the reason for no points. For the format "ply", raise the
-    reason."""
+    """Add points to the export and print a report. On an error print the reason, but for "ply" raise the error."""
     from ...export import add_points
 
     try:

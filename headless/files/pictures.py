@@ -74,7 +74,7 @@ def reason(error: Exception) -> str:
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on how an image was read, for instance without its transparency. Return () for an array or None."""
+    """Return notes on what reading an image changes, such as its transparency. Return () for an array or None."""
     if isinstance(image, Image.Image):
         return _read(image).notes
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()

@@ -23,7 +23,7 @@ from .video_reader import open_video
 NOT_RECORDED = ("output", "overwrite", "save_state", "seed", "device", "image")
 MAX_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
-"""Of a file of more than SAMPLED * SAMPLES bytes, SAMPLES pieces of SAMPLED bytes are hashed, else the whole file."""
+"""Files of more than SAMPLED * SAMPLES bytes are hashed by SAMPLES pieces of SAMPLED bytes, others as a whole."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:

@@ -218,7 +218,7 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return (a, b, c, d), which maps (x, y) to (a x + c y, b x + d y), or None for no or a zero display matrix."""
+    """Return the display matrix (a, b, c, d), which maps (x, y) to (a x + c y, b x + d y), or None without one."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None

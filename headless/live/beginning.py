@@ -55,8 +55,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of a state file, or None for None. For the folder of a walk, first write the folder's state file
-    if it is missing or outdated."""
+    """Return `path`, or the state file in `path` if it is a walk's folder. First write a missing or outdated state
+    file. None returns None."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -71,8 +71,8 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk from `image` or from `state`. Without both, return `default`. A `prompt` replaces the
-    prompt. Raises InputError for both an image and a state."""
+    """Return the Start of a walk from `image` or from `state`, or else `default`. A set `prompt` replaces its prompt.
+    Raises InputError for both an image and a state."""
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
     from ...pipeline.state import WorldState, load_state

@@ -225,7 +225,7 @@ class LoadedModel:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder for the size of `geometry`. `exact`: whether it has its own VAE, in fp32."""
+        """Return a new decoder for the size of `geometry`. `exact`: whether the decoder has its own VAE, in fp32."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

@@ -46,7 +46,7 @@ class WalkRecording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, drop them, or with `wait` wait for room."""
+        """Queue frames for encoding. If the queue is full, drop the frames, or wait for room if `wait` is set."""
         while wait and self._queue.qsize() >= MAX_QUEUED_BATCHES and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)

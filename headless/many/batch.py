@@ -67,8 +67,8 @@ def run_batch(
     begin: Callable[[AnyPlan], str] = lambda _plan: "",
 ) -> Counts:
     """Make a batch's missing and outdated videos, and record the outcomes. `tell(message)` gets notes and failures.
-    `run_groups` None: make them in this process, after `begin(plan)`, which returns a note. Raises InputError for a
-    folder in use."""
+    Without `run_groups`, this process makes the videos; `begin(plan)` is called before each group and returns a note.
+    Raises InputError for a folder in use."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_batch(folder):

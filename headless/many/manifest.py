@@ -53,7 +53,8 @@ def lock_batch(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """The manifest of a batch, with rows of finished and failed jobs. The last row of a job is valid."""
+    """The manifest of a batch, with rows of finished and failed jobs. If a job has several rows, the last one
+    counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -122,7 +123,7 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line, or None without a name. A row of an unfinished job becomes name and status "failed"."""
+    """Return the row in a line, or None without a name. A failed or damaged row becomes name and status "failed"."""
     try:
         row = json.loads(line)
         name = row["name"]

@@ -65,7 +65,7 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class DelayInterrupts:
-    """A context that delays interrupts until its end. Without `hold`, the first one takes effect at once."""
+    """A context that delays interrupts until its end. Without `hold`, the first interrupt takes effect at once."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold

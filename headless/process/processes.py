@@ -46,7 +46,7 @@ class Processes:
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does the task number `task`: the process of rank `task` modulo `size` does."""
+        """Return whether task number `task` belongs to this process. Tasks go to the ranks in turn."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
@@ -77,8 +77,8 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return this process's device. A single process and the CPU get `asked`. Several processes get one GPU each,
-        or None without CUDA. Raises InputError if `asked` names one GPU for several processes."""
+        """Return this process's device: `asked` for a single process or the CPU, else a GPU for each process, or None
+        without CUDA. Raises InputError if `asked` names one GPU for several processes."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -201,7 +201,8 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
 
 
 def _exit_code(failures: dict[int, int], count: int) -> int:
-    """Return the exit code that caused the failures, given by rank. Raises LingBotError if a process was killed."""
+    """Return the exit code of the process at fault. `failures`: exit codes by rank. Raises LingBotError if it was
+    killed."""
     for code in failures.values():
         if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
             return code
