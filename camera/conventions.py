@@ -36,7 +36,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
     values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16].
     name: the beginning of error messages.
-    numbers: [n, ...], as in the file, if `values` were computed from quaternions.
+    numbers: the file's numbers, whose rounding is estimated; by default `values`.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):

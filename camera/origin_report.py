@@ -19,7 +19,8 @@ MEETING, TURNED_DEG = 0.1, 10.0
 """Limits for viewing axes that meet at a point: the maximum miss, relative to the point's distance, and the minimum
 angle between two axes."""
 MIN_FORWARD = 0.3
-"""If the cameras look at their orbit's centre, forward-motion scores are compared only from this absolute value on."""
+"""If the cameras look at their orbit's centre, forward motion is compared only if the path's score has at least this
+absolute value."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8

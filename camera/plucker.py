@@ -1,4 +1,4 @@
-"""Conversion of a camera path to the model's camera input (a Pluecker map), with the official code's values."""
+"""Conversion of a camera path to the model's camera input, a Pluecker map equal to the official code's."""
 
 from functools import lru_cache
 
@@ -23,8 +23,8 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the pose index of each latent frame: int [f] (0, 4, 8, ...). If f must shrink to whole chunks, the indices
-    are evenly spaced floats. Raise CameraError for too few poses."""
+    """Return the pose index of each latent frame: int [f] (0, 4, 8, ...), or evenly spaced floats if f is rounded down
+    to a multiple of `chunk`. Raise CameraError for too few poses."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
@@ -75,7 +75,7 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose relative to the one before, and the longest translation, 0 if only a rounding error."""
+    """Return each pose relative to the one before, and the longest translation. The length of a rounding error is 0."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -85,7 +85,8 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """Divide translations in place by `scale`, or by `longest` without it, and return `relative`."""
+    """Divide translations in place by `scale` or, if None, by `longest`; if `longest` is 0, set them to 0. Return
+    `relative`."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0

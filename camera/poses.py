@@ -81,8 +81,8 @@ def lens_change(rows: np.ndarray) -> list[str]:
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """Return a float64 copy of `values`. Raise CameraError for rows of unequal length, or a dtype kind that is not in
-    `kinds` (numpy's letters)."""
+    """Return a float64 copy of `values`. Raise CameraError for rows of unequal length, or if numpy's dtype kind is not
+    in `kinds`."""
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -66,7 +66,7 @@ def position_error(away: float, rounding: Rounding, exact_rotations: bool, inver
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return `c2w` with the median position in every pose if rounding explains their differences, else `c2w`.
+    """Return `c2w` with the median position in every pose if rounding explains the positions' differences, else `c2w`.
     `numbers`: the file's numbers, stored as `dtype`. `inverted`: whether the file is world-to-camera."""
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
@@ -83,8 +83,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return the matrices [n, 4, 4] with the nearest rotations if rounded decimals make them fail `check_poses`, else
-    unchanged."""
+    """Return the matrices [n, 4, 4], with the nearest rotations if only rounded decimals make `check_poses` refuse
+    them."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = orthogonality_error(matrices[:, :3, :3]).max(initial=0.0)

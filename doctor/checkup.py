@@ -21,7 +21,7 @@ from .machine import describe_machine
 from .recordings import replays_correctly
 
 NAIVE = 20.0
-"""The ratio of matrix products' TFLOP/s to convolutions' above which MIOpen (AMD) probably uses its slow default
+"""If matrix products are over NAIVE times as fast as convolutions, MIOpen (AMD) probably uses its slow default
 kernel."""
 WRONG = 0.1
 """The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""

@@ -9,7 +9,7 @@ from .estimate import Rates
 class RateShares(NamedTuple):
     """The fractions of a GPU's published rates that kernels reach.
 
-    linear, attention, convolution: of the fp16 rate with fp32 sums.
+    linear, attention, convolution: of the fp16 rate with fp32 accumulation.
     int8, fp8: matrix products, of the int8 and the fp8 rate.
     attention_8bit: of the int8 rate.
     """

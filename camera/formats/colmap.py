@@ -74,8 +74,8 @@ def read_colmap(path: Path, convention: Convention) -> CameraFile:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return `folder` or the usual subfolder, such as sparse/0, with COLMAP's files. Return `folder` if none has
-    them."""
+    """Return the folder with COLMAP's files: `folder` or a usual subfolder, such as sparse/0. Without such files,
+    return `folder`."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
@@ -89,7 +89,8 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return the lens [n, 4] of each image. `used`: the images' camera ids, which are in `images_file`."""
+    """Return the lens [n, 4], a row per image, and notes. `used`: the images' camera ids. `images_file`: for error
+    messages."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")

@@ -139,7 +139,7 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 
 
 def describes_image(key: str, fields: Mapping) -> bool:
-    """Whether `key` describes an image. A width or height does so only with its counterpart in `fields`, because a lone
+    """Whether `key` describes an image. A width or height without the other in `fields` does not, because a lone
     "height" may be a camera's."""
     if key not in PAIRED or PAIRED[key] in fields:
         return True
@@ -171,8 +171,8 @@ def _refuse_different(values: Mapping[str, float], quantity: str, where: str) ->
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return a frame's fx, fy, cx, cy in pixels, from a matrix or from single fields. A missing fy equals fx; a missing
-    cx or cy is None."""
+    """Return a frame's fx, fy, cx, cy in pixels, from an intrinsic matrix or from single fields. A missing fy equals
+    fx; a missing cx or cy is None."""
     name = next((name for name in LENSES if _is_lens(frame.get(name))), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's

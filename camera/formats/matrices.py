@@ -22,8 +22,8 @@ DIRECTIONS = {
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^matrixworldinverse|"
     r"^extrinsics?(mat\w*)?$",
 }
-"""Patterns for a matrix's name, by direction; the first match decides. Names are compared without signs and in lower
-case."""
+"""Patterns for a matrix's name, by direction; the first match decides. Names are first reduced to lower-case letters
+and digits."""
 
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 
@@ -40,8 +40,8 @@ def direction_of(name: str) -> str:
 
 
 def array_direction(name: str) -> str:
-    """Return the direction of an .npz array as `direction_of` does. Arrays named camera_pose or camera_poses are also
-    "c2w"."""
+    """Return "c2w" or "w2c" if the name of an .npz array states this direction, or is camera_pose or camera_poses
+    ("c2w"); else ""."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
 

@@ -163,7 +163,7 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return the storage order that Polycam's keys or a 3x3 lens matrix show: "row", "column", or ""."""
+    """Return the storage order, "row" or "column", that Polycam's keys or a 3x3 intrinsic matrix show; else ""."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)

@@ -1,5 +1,4 @@
-"""Conversion of the camera editor's state to a path, the same as the JavaScript's in web/
-(tests/data/editor_cases.json)."""
+"""Conversion of the camera editor's state to a path, with the same results as the JavaScript in web/."""
 
 import json
 import math

@@ -25,8 +25,8 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Return rotations [n, 3, 3] at `times` [n] between the keyframes `rotations` [k, 3, 3], k > 1. If `smooth`, squad
-    keeps the angular velocity continuous."""
+    """Return rotations [n, 3, 3] at `times` [n] between the keyframes `rotations` [k, 3, 3] at `knots` [k], k > 1.
+    `smooth`: use squad instead of slerp."""
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
