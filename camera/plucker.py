@@ -93,16 +93,16 @@ def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndar
     return relative
 
 
-def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return the first row of `intrinsics` [n, 4], scaled from an 832x480 image to `height` x `width`."""
+def scaled_lens(lens: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return `lens` [4] scaled from an 832x480 image to `height` x `width`."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
-    return intrinsics[0] * [across, down, across, down]
+    return lens * [across, down, across, down]
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
     """Return the unit ray through each pixel in camera axes, float64 [3, 64, cells], with 8x8 pixels per cell. Do not
     write into the result: it is cached."""
-    return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
+    return _rays(tuple(scaled_lens(check_intrinsics(intrinsics)[0], height, width).tolist()), height, width)
 
 
 @lru_cache(maxsize=1)

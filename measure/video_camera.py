@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..camera.path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
-from ..camera.plucker import longest_step, scaled_intrinsics
+from ..camera.plucker import longest_step, scaled_lens
 from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
 from ..camera.rotation import interpolate, inverse, nearest_rotation, unit
 from ..errors import CameraError
@@ -126,7 +126,7 @@ def find_camera(
     tracks = track_points(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
     tracks = replace(tracks, enlargement=max(1.0, SHORTER_SIDE / min(height, width)))
     if isinstance(lens, np.ndarray):
-        pixels = scaled_intrinsics(lens[None], tracks.size[1], tracks.size[0])
+        pixels = scaled_lens(lens, tracks.size[1], tracks.size[0])
     else:
         focal = lens_from_fov(DEFAULT_FOV_DEG if lens is None else lens)[0] * tracks.size[0] / LENS_WIDTH
         pixels = np.array([focal, focal, tracks.size[0] / 2, tracks.size[1] / 2])

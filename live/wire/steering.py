@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...camera.plucker import scaled_intrinsics
+from ...camera.plucker import scaled_lens
 from ...errors import LingBotError
 from ..session import Session
 from .client import Client
@@ -101,7 +101,7 @@ def start_status(session: Session, fps: float) -> dict[str, Any]:
         "width": engine.size[1],
         "height": engine.size[0],
         "fps": fps,
-        "lens": [round(float(value), 3) for value in scaled_intrinsics(store.lens[None], *engine.size)],
+        "lens": [round(float(value), 3) for value in scaled_lens(store.lens, *engine.size)],
         "chunk": engine.chunk,
         "window": engine.window.frames,
         "sink": engine.window.sink,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world import camera
-from lingbot_world.camera.plucker import model_poses, scaled_intrinsics
+from lingbot_world.camera.plucker import model_poses, scaled_lens
 from lingbot_world.errors import CameraError
 
 LENS = [502.9116, 503.10812, 415.77786, 239.77779]
@@ -43,7 +43,7 @@ def test_synthetic_golden(golden):
         np.testing.assert_allclose(embedding.numpy(), data["plucker"], atol=2e-6)
         seen = model_poses(camera.check_poses(poses), request["frames"])
         np.testing.assert_allclose(seen, data["c2ws_infer_fp64"], atol=1e-12)
-        scaled = scaled_intrinsics(camera.check_intrinsics(lens), request["height"], request["width"])
+        scaled = scaled_lens(camera.check_intrinsics(lens)[0], request["height"], request["width"])
         np.testing.assert_allclose(scaled, data["Ks"], atol=1e-4)
 
 

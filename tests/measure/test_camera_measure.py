@@ -12,7 +12,7 @@ import torch
 from lingbot_world.camera.formats import write_camera
 from lingbot_world.camera.moves import preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.plucker import scaled_intrinsics
+from lingbot_world.camera.plucker import scaled_lens
 from lingbot_world.errors import CameraError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.target import find_target
@@ -59,7 +59,7 @@ def path_of(name: str, frames: int = FRAMES, **options) -> CameraPath:
 def video_of(path: CameraPath, noise: float = 3.0) -> list[np.ndarray]:
     """A noisy video of a room along a path."""
     random = np.random.default_rng(0)
-    pictures = render_room(path.c2w, scaled_intrinsics(path.intrinsics, HEIGHT, WIDTH), HEIGHT, WIDTH, REACH)
+    pictures = render_room(path.c2w, scaled_lens(path.intrinsics[0], HEIGHT, WIDTH), HEIGHT, WIDTH, REACH)
     return [np.clip(each + random.normal(0, noise, each.shape), 0, 255).astype(np.uint8) for each in pictures]
 
 

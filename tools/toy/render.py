@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...camera.path import DEFAULT_FOV_DEG, lens_from_fov
-from ...camera.plucker import scaled_intrinsics
+from ...camera.plucker import scaled_lens
 from .rooms import BOXES, COLOURS, FLOORS, PITCH, REACH, THICK, THINGS, Rooms
 
 HEIGHT, WIDTH = 144, 256
@@ -63,7 +63,7 @@ def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, 
 
 def lens_pixels(height: int, width: int) -> Tensor:
     """Return fx, fy, cx, cy [4] in pixels of a picture of this size, as the engine scales them."""
-    return torch.from_numpy(scaled_intrinsics(LENS[None], height, width)).float()
+    return torch.from_numpy(scaled_lens(LENS, height, width)).float()
 
 
 def camera_rays(height: int, width: int) -> Tensor:

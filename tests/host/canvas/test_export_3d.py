@@ -10,7 +10,7 @@ from comfy_server import FailedPromptError, RejectedPromptError
 from lingbot_world.camera.formats.files import read_camera
 from lingbot_world.camera.moves import path_from_load3d, preset_path
 from lingbot_world.camera.moves.keyframes import load3d_camera
-from lingbot_world.camera.plucker import scaled_intrinsics
+from lingbot_world.camera.plucker import scaled_lens
 from lingbot_world.export.preview import DOWN_DEG
 from PIL import Image
 from rendered_room import render_room
@@ -38,7 +38,7 @@ def export(frames: int = FRAMES, **changes) -> dict:
 def video(comfy_server):
     """The nodes that load a room's frames; they are the last camera's whose path `export` has."""
     path = preset_path("truck_left", frames=FRAMES, amount=0.4)
-    lens = scaled_intrinsics(path.intrinsics, HEIGHT, WIDTH)
+    lens = scaled_lens(path.intrinsics[0], HEIGHT, WIDTH)
     for index, picture in enumerate(render_room(path.c2w, lens, HEIGHT, WIDTH, 1.0)):
         Image.fromarray(picture).save(comfy_server.base / "input" / f"room{index}.png")
     loads = {f"load{index}": node("LoadImage", image=f"room{index}.png") for index in range(FRAMES)}

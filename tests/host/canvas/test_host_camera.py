@@ -15,7 +15,7 @@ from lingbot_world.camera import action_embedding, actions_from_keys, camera_emb
 from lingbot_world.camera.formats import write_camera
 from lingbot_world.camera.moves import path_from_editor, path_from_keys, path_from_load3d, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.plucker import scaled_intrinsics
+from lingbot_world.camera.plucker import scaled_lens
 from PIL import Image
 from refused_prompts import refuses
 from rendered_room import render_room
@@ -313,7 +313,7 @@ def test_a_video_is_measured_and_drawn(server):
     pytest.importorskip("cv2")
     pytest.importorskip("pycolmap")
     path = preset_path("truck_left", frames=9, amount=0.4)
-    lens = scaled_intrinsics(path.intrinsics, 96, 160)
+    lens = scaled_lens(path.intrinsics[0], 96, 160)
     for index, picture in enumerate(render_room(path.c2w, lens, 96, 160, 3.0)):
         Image.fromarray(picture).save(server.base / "input" / f"{index}.png")
     loads = {f"load{index}": node("LoadImage", image=f"{index}.png") for index in range(9)}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from comfy_server import ComfyServer
 from lingbot_world.camera.moves import preset_path
-from lingbot_world.camera.plucker import scaled_intrinsics
+from lingbot_world.camera.plucker import scaled_lens
 from lingbot_world.toy.weights import EXPERT
 from rendered_room import render_room
 from safetensors.torch import save_file
@@ -69,7 +69,7 @@ def write_videos(folder: Path) -> None:
     size = TOY_HEIGHT, TOY_WIDTH
     write_video(folder / "my_video.mp4", [np.full(size, grey, np.uint8) for grey in range(0, 200, 40)])
     path = preset_path("truck_left", frames=9, amount=0.4)
-    seen = render_room(path.c2w, scaled_intrinsics(path.intrinsics, 96, 160), 96, 160, 3.0)
+    seen = render_room(path.c2w, scaled_lens(path.intrinsics[0], 96, 160), 96, 160, 3.0)
     write_video(folder / "my_camera_move.mp4", list(seen))
 
 
