@@ -45,7 +45,7 @@ class Rounding:
 
 
 def _fits_format(values: np.ndarray, form: str, kind: type[np.floating]) -> bool:
-    """Whether every value survives printing in the format `form`, such as ".4f", and parsing as `kind`."""
+    """Whether every value is unchanged after printing in the format `form`, such as ".4f", and parsing as `kind`."""
     with np.errstate(over="ignore"):
         return all(kind(format(value, form)) == kind(value) for value in values.tolist())
 

@@ -170,8 +170,8 @@ def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched:
 
 
 def place_model(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Placement | None:
-    """Return the best placement of a model that fits on a GPU with `memory` bytes, or None. `weight`: the average bytes
-    of a stored weight."""
+    """Return the best placement with which a model fits on a GPU with `memory` bytes, or None. `weight`: the average
+    bytes of a stored weight."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
@@ -217,7 +217,7 @@ class Estimate(NamedTuple):
 
 def estimate_releases(small: Rates, large: Rates | None = None) -> list[Estimate]:
     """Return the estimates for MODELS and PRESETS, in 16 and 8 bits. `small`, `large`: the rates for the 1.3B and the
-    14B model, by default equal."""
+    14B model, by default the same."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large

@@ -1,4 +1,4 @@
-"""The published rates of common GPUs, and the fractions of them that kernels reach (docs/cards.md)."""
+"""The published rates of common GPUs, and the fractions of these rates that kernels reach (docs/cards.md)."""
 
 from typing import NamedTuple
 
