@@ -12,7 +12,7 @@ from ..model.attention.choose_8bit import KERNELS
 from ..model.choice.card import card_of
 from ..model.choice.rates import LARGE_SIZES, SIZES, Rate, rate_of_processor, rates
 from ..model.choice.table import SAGE, WORKS, Work, candidates, settings
-from ..model.choice.trials import KINDS, Size, Trial, seconds_of, trials
+from ..model.choice.trials import KERNEL_TESTS, Size, Trial, seconds_of, trials
 from ..model.ops.linear_8bit import suited_arithmetic
 from ..model.quantized import own_format  # noqa: F401  registers how products in NVFP4 and MXFP8 are tried
 from ..vae import convolutions  # noqa: F401  registers how a convolution is tried
@@ -95,7 +95,7 @@ def run_checkup(device: torch.device, folder: Path | None = None) -> Checkup:
     facts = describe_machine(device, folder)
     found: dict[Work, tuple[Trial, ...]] = {}
     for work in WORKS:
-        if work in KINDS and candidates(work, card):
+        if work in KERNEL_TESTS and candidates(work, card):
             found[work] = trials(work, device, Size() if work not in SIZES or not on_gpu else SIZES[work])
     measured: dict[Work, Rate] = rates(device) if on_gpu else {"linear": rate_of_processor()}
     rows, base = _estimate(device, measured, facts) if on_gpu else ([], [])

@@ -11,15 +11,15 @@ from torch.nn import functional as F
 from ..model.choice.card import card_of
 from ..model.choice.rates import DECODING
 from ..model.choice.table import KITCHEN, OURS, TRITON, candidates
-from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
+from ..model.choice.trials import KERNEL_TESTS, KernelTest, Size, attempt, by_order, chosen
 from ..model.ops.implementation import on_its_gpu
 from .network import EPSILON, Decoder
 
-ALIGNED = 4
+SLOT_COLUMNS = 4
 """The number of int32 values per layer in the slot table: three slot numbers and one value of padding."""
 WORST = 2.8e-3
 """The relative RMS error (-51 dB) below which a convolution kernel passes the accuracy test."""
-EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
+GPU_TEST_SIZE, CPU_TEST_SIZE = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
 """The tensor sizes in the accuracy test, on a GPU and on the CPU."""
 
 
@@ -58,11 +58,11 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W] (a view of a pool), a weight [out, 3 * C, 3, 3] and a bias. A default
-    `size` becomes EXACTNESS or ON_CPU."""
+    """Return random fp16 frames [3, C, H, W] (a view of a pool), a weight [out, 3 * C, 3, 3] and a bias. A `size` with
+    the default `rows` is replaced by GPU_TEST_SIZE or CPU_TEST_SIZE."""
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
-        size = ON_CPU if device.type == "cpu" else EXACTNESS
+        size = CPU_TEST_SIZE if device.type == "cpu" else GPU_TEST_SIZE
     height, _, channels, out, _ = size
     shapes = (3, channels, height, height * 5 // 4 + 4), (out, 3 * channels, 3, 3), (out,)
     frames, weight, bias = (torch.randn(shape, device=device, generator=generator).half() for shape in shapes)
@@ -106,14 +106,14 @@ def _by_torch(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(torch.cat(frames.split(1), 1), weight, bias, padding=1)
 
 
-KINDS["convolution"] = Kind(random_convolution, exact_convolution, WORST)
+KERNEL_TESTS["convolution"] = KernelTest(random_convolution, exact_convolution, WORST)
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
     """Return a kernel's arguments for frames in a pool: rows [pixels, C], slot numbers and (height, width)."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
-    return rows, torch.arange(ALIGNED, dtype=torch.int32, device=frames.device), (height, width)
+    return rows, torch.arange(SLOT_COLUMNS, dtype=torch.int32, device=frames.device), (height, width)
 
 
 def matrix(weight: Tensor) -> Tensor:

@@ -88,14 +88,14 @@ class Decoder(Network):
             yield picture if self._stripe is None else self._stripe.own(picture)
             return
         for frame in self._double_time(f"{name}.time_conv", x):
-            yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
+            yield from self._stage(index + 4, self._upsample(index + 4, f"{name}.resample.1", frame))
 
-    def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
+    def _upsample(self, index: int, name: str, x: Tensor) -> Tensor:
         """Return x upsampled by 2, and cropped to the stripe and its margin."""
         x = self._doubled(name, x)
         if self._stripe is None:
             return x
-        return self._stripe.enter(x, 2 ** (index // 4)).contiguous(memory_format=torch.channels_last)
+        return self._stripe.crop(x, 2 ** (index // 4)).contiguous(memory_format=torch.channels_last)
 
     def _doubled(self, name: str, x: Tensor) -> Tensor:
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
@@ -111,7 +111,8 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder of a video. A layer whose last inputs were the same tensor object returns its previous result."""
+    """The encoder of a video. Where all inputs that affect a layer's result are the same tensor object, the layer
+    reuses its previous result."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)

@@ -17,7 +17,7 @@ from ..model.choice.card import card_of
 from ..model.choice.table import KITCHEN, OURS, TRITON, serves, triton_loads
 from ..model.choice.trials import Size
 from .convolutions import (
-    ALIGNED,
+    SLOT_COLUMNS,
     KitchenDecoder,
     by_cuda,
     convolution_of,
@@ -44,8 +44,8 @@ class PooledDecoder(Decoder):
     _given: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
-        """Create a decoder of full frames or of one `stripe`. If `recorded`, a CUDA graph is recorded, and the tensors
-        in `past` must not move."""
+        """Create a decoder of full frames or of one `stripe`. If `recorded`, `decode` records and replays a CUDA graph,
+        and the caller must not replace the tensors in `past`."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -57,7 +57,7 @@ class PooledDecoder(Decoder):
         }
         self._slots = Slots(self._pools)
         self._first, self._orders = True, {first: layers_in_order(vae.weights, first) for first in (True, False)}
-        self._table = torch.zeros(len(self._orders[False]), ALIGNED, dtype=torch.int32, device=vae.device)
+        self._table = torch.zeros(len(self._orders[False]), SLOT_COLUMNS, dtype=torch.int32, device=vae.device)
         self.recording = Recording(self._frames_kept) if recorded else None
         self._compiler = vae.device, vae.width
         if vae.device.type == "cuda" and self._compiler not in _COMPILERS:
@@ -91,7 +91,7 @@ class PooledDecoder(Decoder):
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding raises the error again
             _convolution_hopper(self._compiler[0])
-            slots = torch.zeros(ALIGNED, dtype=torch.int32, device=self._compiler[0])
+            slots = torch.zeros(SLOT_COLUMNS, dtype=torch.int32, device=self._compiler[0])
             for name in layers.values():
                 weight, bias = self.weights[name], self.weights[f"{name.removesuffix('weight')}bias"]
                 if (quarters := self._quarters.get(name)) is not None:

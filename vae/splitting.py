@@ -53,19 +53,19 @@ class Blender:
     _above: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _left: dict[int, Tensor] = field(default_factory=dict)
 
-    def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Blend a tile in place. Return the (rows, columns) of the image that this tile completes, and their pixels
-        [..., h, w]. `image` is the image's number."""
+    def add(self, index: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
+        """Blend a tile of image number `index` with earlier tiles, in place. Return the (rows, columns) of the image
+        that this tile completes, and their pixels [..., h, w]."""
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)
         if top:
-            _fade(self._above[image, left], tile, -2)
+            _fade(self._above[index, left], tile, -2)
         if left:
-            _fade(self._left[image], tile, -1)
+            _fade(self._left[index], tile, -1)
         if overlap:
-            self._above[image, left] = tile[..., -overlap:, :].clone()
-            self._left[image] = tile[..., -overlap:].clone()
+            self._above[index, left] = tile[..., -overlap:, :].clone()
+            self._left[index] = tile[..., -overlap:].clone()
         own = tile[..., :size, :size]
         top, left = self.scale * top, self.scale * left
         return (slice(top, top + own.shape[-2]), slice(left, left + own.shape[-1])), own
@@ -109,9 +109,9 @@ class Stripe:
         own = self.stop - self.start
         return (height, own) if self.dim == -1 else (own, width)
 
-    def enter(self, x: Tensor, scale: int) -> Tensor:
-        """Return a view of x [..., h, w], at `scale` times the latent's resolution, with the stripe and its margin. At
-        scales 4 and 8, x is the upsampled result for half the scale."""
+    def crop(self, x: Tensor, scale: int) -> Tensor:
+        """Return a view of a feature map x [..., h, w], at `scale` times the latent's resolution, with the stripe and
+        its margin. At scales 4 and 8, x is the previous scale's crop, upsampled by 2."""
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)

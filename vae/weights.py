@@ -35,9 +35,9 @@ STD = (
     *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
 )
 
-SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The mask that folds a 3x3 kernel after a 2x upsampling into 2x2 kernels: [output parity, 2x2 row, 3x3 row]. It serves
-rows and columns."""
+FOLDING = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
+"""A mask of the rows of a 3x3 kernel that add up to a row of a 2x2 kernel: [output row's parity, 2x2 row, 3x3 row]. It
+is the same for columns."""
 
 
 @dataclass
@@ -146,8 +146,9 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Fold a 3x3 kernel [out, C, 3, 3] after a 2x upsampling into four 2x2 kernels before it, [4 * out, 4 * C]."""
-    share = SHARES.to(weight.device)
+    """Return four 2x2 kernels, one for each parity of an output pixel, that replace a 2x upsampling and a 3x3 kernel
+    [out, C, 3, 3]. In the result [4 * out, 4 * C], out and C are innermost."""
+    share = FOLDING.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)
 

@@ -1,4 +1,4 @@
-"""The choice of a kernel for 8-bit self-attention. Plain torch computes on the CPU and if the kernel fails."""
+"""The choice of a kernel for 8-bit self-attention. Plain torch serves the CPU, and replaces a kernel that fails."""
 
 import logging
 import sys
@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...options import Arithmetic, AttentionMode, T
 from ..choice.card import card_of
 from ..choice.table import CUDNN_FRONTEND, KITCHEN, OURS, SAGE, candidates, serves
-from ..choice.trials import KINDS, Kind, Size, attempt, chosen, trials
+from ..choice.trials import KERNEL_TESTS, KernelTest, Size, attempt, chosen, trials
 from ..config import ModelConfig
 from ..ops.implementation import on_its_gpu, or_else
 from ..ops.linear_8bit import arithmetic_note, choose_arithmetic
@@ -26,7 +26,7 @@ from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_
 from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
-WORST_PROBE = 0.2
+WORST = 0.2
 """The relative RMS error, against exact attention, below which an 8-bit kernel passes the accuracy test."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
 """The number of heads, and the other sizes, with which 8-bit attention kernels are timed."""
@@ -65,21 +65,21 @@ def attend_8bit(
         return _attend(q, k, v, heads)
     if isinstance(k, Operand) and isinstance(v, Operand):
         keys, values = [k.values, *k.scaling[:3]], [v.values, *v.scaling[:3]]
-        return _in_compiled_code_to(q, keys, values, heads, v.transposed or 0)
+        return _in_compiled_code_to(q, keys, values, heads, v.transposed_tokens or 0)
     return _in_compiled_code(q, k, v, heads)
 
 
 def attend_operands(
-    q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
+    q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. Requires `attends_to_operands`. `shares`, fp32
-    [frames], masks latent frames: 0 to attend, -inf to ignore. The frames to ignore must be last."""
+    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. Requires `attends_to_operands`. For
+    `frame_mask` see `attend_to_frames`."""
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
     attend = cast(Callable[..., Rows], kernel.attend_of)
-    if shares is not None:
-        return attend(q, k, v, heads, dtype, shares)
+    if frame_mask is not None:
+        return attend(q, k, v, heads, dtype, frame_mask)
     return _unless_broken(attend, plain_attention_of, kernel.package)(q, k, v, heads, dtype)
 
 
@@ -98,9 +98,9 @@ def _in_compiled_code(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 @torch.library.custom_op("lingbot_world::attention_8bit_to", mutates_args=())
-def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int, transposed: int) -> Tensor:
+def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int, transposed_tokens: int) -> Tensor:
     keys, values = (Operand(x[0], Scaling(*x[1:])) for x in (k, v))
-    values = values._replace(transposed=transposed or None)
+    values = values._replace(transposed_tokens=transposed_tokens or None)
     return _attend(q.clone(), keys, values, heads)
 
 
@@ -116,8 +116,8 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return SageAttention's result. k's mean is subtracted here, because SageAttention would change k, maybe the KV
-    cache, in place."""
+    """Return SageAttention's result. k's mean is subtracted here; SageAttention would subtract it in place, and k may
+    be a view of the KV cache."""
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -143,7 +143,7 @@ for _kernel in KERNELS.values():
     attempt("attention-8bit", _kernel.package)(_kernel.attend)
 
 
-KINDS["attention-8bit"] = Kind(random_attention, exact_attention, WORST_PROBE)
+KERNEL_TESTS["attention-8bit"] = KernelTest(random_attention, exact_attention, WORST)
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:

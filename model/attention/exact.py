@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..choice.card import card_of
 from ..choice.table import OURS, candidates, serves
-from ..choice.trials import KINDS, Kind, Size, attempt
+from ..choice.trials import KERNEL_TESTS, KernelTest, Size, attempt
 from ..kernels.hopper import attention as attention_hopper
 from ..kernels.hopper import launch as hopper
 from ..kernels.hopper import nvrtc
@@ -41,10 +41,10 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. `options["unlike"]`,
-    int32 [1], may state the number of keys before a padding of equal keys and values."""
+    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. If keys and values are
+    equal from an index on, `options["padding_start"]` may hold this index, int32 [1], for speed."""
     if attends_by_ours(q, heads):
-        made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
+        made = [_by_ours(*row, heads, padding_start=options.get("padding_start")) for row in zip(q, k, v, strict=True)]
         return made[0][None] if len(made) == 1 else torch.stack(made)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
     attend = _attend_on_cpu if q.device.type == "cpu" else _attend
@@ -59,14 +59,14 @@ def attends_by_ours(q: Tensor, heads: int) -> bool:
 
 
 def _by_ours(
-    q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, heads: int, frame_mask: Tensor | None = None, padding_start: Tensor | None = None
 ) -> Tensor:
-    """Return attention [L, heads*128]. For `shares` see `attend_to_frames`, for `unlike` see `sdpa`."""
+    """Return attention [L, heads*128]. For `frame_mask` see `attend_to_frames`, for `padding_start` see `sdpa`."""
     q, k, v = (
         x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous() for x in (q, k, v)
     )
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    return attention_hopper.attend(out, q, k, v, heads, shares=shares, unlike=unlike)
+    return attention_hopper.attend(out, q, k, v, heads, frame_mask=frame_mask, padding_start=padding_start)
 
 
 def _serves_ours(device: torch.device) -> bool:
@@ -157,17 +157,17 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return merge_(out[0], out, log_sums, *rest)[None].transpose(1, 2)
 
 
-def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
-    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim]. `shares`, fp32 [frames], masks latent
-    frames: 0 to attend, -inf to ignore. The frames to ignore must be last."""
+def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, frame_mask: Tensor) -> Tensor:
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], S / frames tokens per latent frame.
+    `frame_mask`, fp32 [frames], is 0 for frames to attend to, then -inf for the others."""
     if attends_by_ours(q, heads):
-        return _by_ours(q, k, v, heads, shares)
+        return _by_ours(q, k, v, heads, frame_mask)
     q, k, v = (
         x.unflatten(0, (count, -1)).unflatten(-1, (heads, -1)).transpose(1, 2)
-        for x, count in ((q, 1), (k, len(shares)), (v, len(shares)))
+        for x, count in ((q, 1), (k, len(frame_mask)), (v, len(frame_mask)))
     )
-    out, log_sums = _cudnn_attention(q.expand(len(shares), -1, -1, -1), k, v)
-    return merge_(out[0], out, log_sums + shares[:, None, None]).flatten(1)
+    out, log_sums = _cudnn_attention(q.expand(len(frame_mask), -1, -1, -1), k, v)
+    return merge_(out[0], out, log_sums + frame_mask[:, None, None]).flatten(1)
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
@@ -245,6 +245,6 @@ def _attempt_ours(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return _by_ours(q[0], k[0], v[0], heads)[None]
 
 
-KINDS["attention"] = Kind(random_attention, exact_attention, 0.01)
+KERNEL_TESTS["attention"] = KernelTest(random_attention, exact_attention, 0.01)
 for _name, _backend in {**BACKENDS, "torch": SDPBackend.MATH}.items():
     attempt("attention", _name)(_attempt_by(_backend))

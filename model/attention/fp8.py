@@ -15,8 +15,9 @@ from ..ops.scatter import Unrotated
 from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
-MOST_QUERY, MOST_KEY = 11.0, 36.0
-"""The largest magnitudes in 8-bit queries and in 8-bit keys, unless a norm bounds their lengths."""
+MAX_QUERY, MAX_KEY = 11.0, 36.0
+"""The maximum magnitudes in scaled queries and keys, so that the dot product of a head of 128 fits into fp16. If an
+RMSNorm's weight is known, QUERY_LENGTH and KEY_LENGTH are the limits instead."""
 SAMPLE = 512
 """A tensor's maximum and mean are estimated from at least this many tokens, or from all if it has fewer."""
 HEADROOM = 4.0
@@ -50,19 +51,19 @@ class Operand(NamedTuple):
     """An fp8 tensor of queries, keys or values, with the Scaling that decodes it.
 
     values: [tokens, dim] with optional zero padding, or transposed [dim, columns] (see `transposed_columns`).
-    transposed: None, or the number of tokens in transposed values.
+    transposed_tokens: the number of tokens if values are transposed, else None.
     """
 
     values: Tensor
     scaling: Scaling
-    transposed: int | None = None
+    transposed_tokens: int | None = None
 
     @property
     def rows(self) -> Tensor:
         """The values as [tokens, dim]: with their padding, or a copy without padding if they are transposed."""
-        if self.transposed is None:
+        if self.transposed_tokens is None:
             return self.values
-        places = transposed_columns(torch.arange(self.transposed, device=self.values.device))
+        places = transposed_columns(torch.arange(self.transposed_tokens, device=self.values.device))
         return self.values.view(torch.uint8)[:, places].T.contiguous().view(FP8)
 
 
@@ -92,8 +93,8 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return the Scaling of keys after a norm, minus the mean of the tokens `mean_of` [n, dim]. No scaled key of a head
-    is longer than `plain.KEY_LENGTH`."""
+    """Return the Scaling of keys after RMSNorm, minus the mean of the tokens `mean_of` [n, dim]. The Euclidean length
+    of a head's scaled key is at most `plain.KEY_LENGTH`."""
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
@@ -108,7 +109,7 @@ def scalings_for_all(
     if isinstance(keys, Unrotated):
         rotated = keys.rotated()
         return rotated, (scaling_of_keys(keys.norm_rope, sample(rotated)), of_values)
-    return keys, (scaling(keys, sample(keys), headroom * LARGEST[FP8] / MOST_KEY), of_values)
+    return keys, (scaling(keys, sample(keys), headroom * LARGEST[FP8] / MAX_KEY), of_values)
 
 
 def _mean(x: Tensor, mean_of: Tensor | None) -> Tensor:
@@ -144,12 +145,12 @@ def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
 
 
 def queries_in_8_bits(q: Tensor) -> Operand:
-    """Return queries q [tokens, dim], after norm and RoPE, as an Operand with magnitudes of at most MOST_QUERY."""
-    return operand(q, scaling_to(MOST_QUERY, q))
+    """Return queries q [tokens, dim], after norm and RoPE, as an Operand with magnitudes of at most MAX_QUERY."""
+    return operand(q, scaling_to(MAX_QUERY, q))
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return the results of `scatter.rotated_fp8` (values, scale and 1 / scale of queries) as an Operand."""
+    """Wrap queries in fp8, their scale and 1 / scale, as `scatter.rotated_fp8` returns them, in an Operand."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 
@@ -162,7 +163,7 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
     """Return fp8 q, k and v [B * tokens, dim]. The means of keys and of values are subtracted first. `zeros` tokens of
     zeros pad keys and values."""
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
+    keys = operand(k, scaling_to(MAX_KEY, k, sample(k)), zeros)
     return queries_in_8_bits(q), keys, operand(v, scaling(v, v), zeros)
 
 

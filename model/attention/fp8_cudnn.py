@@ -13,17 +13,17 @@ from ..ops.pointwise import R, Rows, empty_rows, merge_fp8_
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
 from .splitting import TILE, key_parts, part_length, processors
 
-PADDED_KEYS = 256
-"""The least number of keys for each zero key of padding."""
+MIN_KEYS_PER_ZERO = 256
+"""The minimum number of keys for each zero key of padding. With fewer keys, none is padded."""
 NUMERATORS = 256.0
 """The kernel multiplies the softmax's numerators by this factor before it rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys that fill the last tile of keys, or 0 if there would be too many. Attention does
-    not mask zero keys."""
+    """Return the number of zero keys that fill the last tile of keys, or 0 if their share of the keys would be too
+    large. Attention does not mask zero keys."""
     added = -keys % TILE
-    return added if added * PADDED_KEYS <= keys else 0
+    return added if added * MIN_KEYS_PER_ZERO <= keys else 0
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -43,18 +43,18 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 
 
 def cudnn_attention_of(
-    q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
+    q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. For `shares` see `attend_operands`. Raise
+    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. For `frame_mask` see `attend_operands`. Raise
     cuDNN's errors for unsupported sizes."""
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
-        if shares is None:
+        if frame_mask is None:
             return _by_cudnn(out, q, k, v, heads)
-        queries, keys, head_dim = len(q.values), len(k.values) // len(shares), q.values.shape[1] // heads
-        graph = _graph(q.values.device, Shape(len(shares), queries, keys, heads, head_dim, in_parts=True))
+        queries, keys, head_dim = len(q.values), len(k.values) // len(frame_mask), q.values.shape[1] // heads
+        graph = _graph(q.values.device, Shape(len(frame_mask), queries, keys, heads, head_dim, in_parts=True))
         parts, log_sums = graph(q, k, v)
-        return merge_fp8_(out, parts, v.scaling.mean, v.scaling.scale, log_sums + shares[:, None, None])
+        return merge_fp8_(out, parts, v.scaling.mean, v.scaling.scale, log_sums + frame_mask[:, None, None])
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
@@ -77,9 +77,9 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
 
 
 class Shape(NamedTuple):
-    """The sizes of a cuDNN attention graph, for `rows` batch elements.
+    """The sizes of a cuDNN attention graph, for `rows` batch elements or parts of one batch element's keys.
 
-    in_parts: whether rows are parts of one element's keys; then log-sum-exps are returned.
+    in_parts: whether rows are parts; each row then has the same queries and also returns log-sum-exps.
     """
 
     rows: int

@@ -37,13 +37,13 @@ def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor
 
 
 def hopper_attention_of(
-    q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
+    q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*128] of fp8 q, k and v in `dtype`. For `shares` see `attend_operands`."""
+    """Return attention [L, heads*128] of fp8 q, k and v in `dtype`. For `frame_mask` see `attend_operands`."""
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:
-            return _attend_to_8_bits(q, k, v, heads, shares)
-        made = _attend(q, k, v, heads, shares)
+            return _attend_to_8_bits(q, k, v, heads, frame_mask)
+        made = _attend(q, k, v, heads, frame_mask)
     return encode_8bit(made, dtype=dtype) if dtype in LARGEST else made.to(dtype)
 
 
@@ -66,23 +66,23 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
     return x._replace(values=x.values.unflatten(0, (rows, -1))[row])
 
 
-def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
+def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, frame_mask: Tensor | None) -> EightBit:
     """Return attention [tokens, heads*128] in float8_e4m3fn, with one scale from v's `reach` for all tokens."""
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
-    return kernels.attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
+    return kernels.attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), frame_mask)
 
 
 def _attend(
-    q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
+    q: Operand, k: Operand, v: Operand, heads: int, frame_mask: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
     """Return attention [tokens, heads*128] in bf16. A contiguous bf16 `into` receives the result."""
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
-    return kernels.attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
+    return kernels.attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), frame_mask)
 
 
 def _transposed(v: Operand) -> Tensor:
-    return kernels.transpose(v.values) if v.transposed is None else v.values
+    return kernels.transpose(v.values) if v.transposed_tokens is None else v.values
 
 
 def _scales(q: Operand, k: Operand, v: Operand) -> Sequence[Tensor | None]:

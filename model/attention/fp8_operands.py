@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..choice.table import CUDNN_FRONTEND, OURS
-from ..choice.trials import ALONE
-from ..kernels.hopper.attention import TURNED
+from ..choice.trials import PREQUANTIZED
+from ..kernels.hopper.attention import V_BLOCK
 from ..ops.pointwise import Rows
 from ..ops.scatter import Unrotated, rotated_fp8, scatter_rotated_, scatter_transposed_
 from .choose_8bit import takes_transposed_values
@@ -47,10 +47,10 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
     if not takes_transposed_values(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
     (count, dim), scales = x.shape, scaling(x, x)
-    values = torch.empty(dim, -(-count // TURNED) * TURNED, dtype=FP8, device=x.device)
-    values.view(torch.uint8)[:, -TURNED:].zero_()  # the padding after the last token
+    values = torch.empty(dim, -(-count // V_BLOCK) * V_BLOCK, dtype=FP8, device=x.device)
+    values.view(torch.uint8)[:, -V_BLOCK:].zero_()  # the padding after the last token
     scatter_transposed_(values, _places(count, x.device), x, *scales.shift_and_factor)
-    return Operand(values, scales, transposed=count)
+    return Operand(values, scales, transposed_tokens=count)
 
 
 def _sampled(given: Unrotated) -> Unrotated:
@@ -71,8 +71,8 @@ def _places(count: int, device: torch.device) -> Tensor:
     return transposed_columns(torch.arange(count, device=device))
 
 
-def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function for the table `ALONE` in choice/trials.py."""
+def _prequantized(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
+    """Return a function that converts q, k and v to fp8, and returns a function that runs only `attend`, for timing."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads
@@ -83,5 +83,5 @@ def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int
     return make
 
 
-ALONE["attention-8bit", OURS] = _alone(hopper_attention_of)
-ALONE["attention-8bit", CUDNN_FRONTEND] = _alone(cudnn_attention_of)
+PREQUANTIZED["attention-8bit", OURS] = _prequantized(hopper_attention_of)
+PREQUANTIZED["attention-8bit", CUDNN_FRONTEND] = _prequantized(cudnn_attention_of)

@@ -8,16 +8,17 @@ TILE = 128
 """The number of queries, and of keys, in a tile of cuDNN's kernel. Multiples of TILE are faster."""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
-"""The least number of keys at which a separate call for the last, incomplete tile of keys saves time."""
+"""The minimum number of keys for which a separate call for the last, incomplete tile of keys saves time."""
 
-PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
-"""The least number of keys per part, the most parts, and the fraction of time that each further part adds."""
+MIN_PART_KEYS, MAX_PARTS, PART_COST = 1024, 8, 0.015
+"""The minimum number of keys per part, the maximum number of parts, and the fraction of time that each further part
+adds."""
 
-HOPPER = 132
+H200_PROCESSORS = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""
 
 
-def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
+def key_parts(queries: int, keys: int, heads: int, processors: int = H200_PROCESSORS) -> int:
     """Return the number of parts into which to split the keys, so that few queries occupy all `processors`
     multiprocessors (SMs)."""
     tiles = -(-queries // TILE) * heads
@@ -25,7 +26,7 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
     def time(parts: int) -> float:
         return -(-tiles * parts // processors) / parts * (1 + PART_COST * (parts - 1))
 
-    return min(range(1, max(1, min(MOST_PARTS, keys // PART_KEYS)) + 1), key=time)
+    return min(range(1, max(1, min(MAX_PARTS, keys // MIN_PART_KEYS)) + 1), key=time)
 
 
 def part_length(keys: int, parts: int) -> int:
@@ -37,5 +38,5 @@ def part_length(keys: int, parts: int) -> int:
 def processors(device: torch.device) -> int:
     """Return the number of multiprocessors (SMs) of a GPU, or of an H200 for other devices."""
     if device.type != "cuda":
-        return HOPPER
+        return H200_PROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -13,7 +13,7 @@ HOPPER = 9
 """The major compute capability of Hopper GPUs."""
 
 
-LDS = LEAST_SHARED = 65536
+LDS = MIN_SHARED_MEMORY = 65536
 SHARED_MEMORY = {
     (12, 0): 101376,
     (9, 0): 232448,
@@ -22,12 +22,12 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory for a Triton program, by the least NVIDIA compute capability that has them, newest first.
-Older GPUs have LEAST_SHARED."""
+"""The bytes of shared memory for a Triton program, by the lowest NVIDIA compute capability that has them, in descending
+order. Older GPUs have MIN_SHARED_MEMORY."""
 
 
-GEFORCE = {(8, 6), (8, 9), (12, 0), (12, 1)}
-"""The compute capabilities of GeForce GPUs since Ampere."""
+GEFORCE_CAPABILITIES = {(8, 6), (8, 9), (12, 0), (12, 1)}
+"""The compute capabilities of GeForce GPUs since Ampere. Some workstation and server GPUs share them."""
 
 
 class Card(NamedTuple):
@@ -47,12 +47,12 @@ class Card(NamedTuple):
         """The bytes of shared memory that one Triton program may use."""
         if self.maker != "nvidia":
             return LDS
-        return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), LEAST_SHARED)
+        return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), MIN_SHARED_MEMORY)
 
     @property
-    def doubles_half_sums(self) -> bool:
-        """Whether the GPU multiplies fp16 twice as fast with sums in fp16 as with sums in fp32."""
-        return self.maker == "nvidia" and self.capability in GEFORCE
+    def fast_fp16_sums(self) -> bool:
+        """Whether fp16 products are probably twice as fast with accumulation in fp16 as in fp32, as on GeForce GPUs."""
+        return self.maker == "nvidia" and self.capability in GEFORCE_CAPABILITIES
 
     @property
     def known_as(self) -> str:

@@ -1,4 +1,4 @@
-"""The results of kernel tests, stored in a JSON file in the user's cache folder (LINGBOT_WORLD_CARDS names another)."""
+"""The results of kernel tests, in a JSON file in the user's cache folder or at the path in LINGBOT_WORLD_CARDS."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .card import Card
 from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
-MOST_CARDS = 20
-"""The most entries in the file. Each entry is for one combination of GPU, driver and package versions."""
+MAX_ENTRIES = 20
+"""The maximum number of entries in the file. Each entry is for one combination of GPU, driver and package versions."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
@@ -78,7 +78,7 @@ def keep(card: Card, name: str, value: Any) -> None:
     cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}
-    write_json(in_user_cache(VARIABLE, NAME), dict(list(cards.items())[-MOST_CARDS:]))
+    write_json(in_user_cache(VARIABLE, NAME), dict(list(cards.items())[-MAX_ENTRIES:]))
 
 
 def _file() -> dict[str, dict[str, Any]]:

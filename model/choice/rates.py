@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .card import card_of
 from .table import Work, candidates
-from .trials import ALONE, ATTEMPTS, KINDS, Size, chosen, seconds_of
+from .trials import ATTEMPTS, KERNEL_TESTS, PREQUANTIZED, Size, chosen, seconds_of
 
 DECODING = Size(232, 0, 192, 192)
 PROCESSOR = Size(256, 0, 1536, 1536)
@@ -49,18 +49,18 @@ def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, R
 
 
 def rate(work: Work, device: torch.device, size: Size) -> Rate:
-    """Return the chosen kernel and its speed at a size. For kernels in `trials.ALONE`, the conversion to 8 bits is not
-    timed."""
+    """Return the chosen kernel and its speed at a size. For kernels in `trials.PREQUANTIZED`, the conversion to 8 bits
+    is not timed."""
     name = chosen(work, device, size)
     if name is None:
         return Rate(None, None)
     with torch.no_grad():
-        seconds = seconds_of(_call(work, name, KINDS[work].make(device, size)), device, TIMES)
+        seconds = seconds_of(_call(work, name, KERNEL_TESTS[work].make(device, size)), device, TIMES)
     return Rate(name, None if seconds is None else operations(work, size) / seconds / 1e12)
 
 
 def _call(work: Work, name: str, arguments: tuple[Any, ...]) -> Callable[[], Tensor]:
-    alone = ALONE.get((work, name))
+    alone = PREQUANTIZED.get((work, name))
     return partial(ATTEMPTS[work, name], *arguments) if alone is None else alone(*arguments)
 
 

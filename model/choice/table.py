@@ -58,13 +58,15 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
     return lambda card: card.maker == "nvidia" and card.capability >= (major, minor)
 
 
-def _tensor_cores(card: Card) -> bool:
-    """Return whether a GPU may have int8 matrix instructions. The accuracy test rejects AMD GPUs without them."""
+def _multiplies_int8(card: Card) -> bool:
+    """Return whether a GPU may have int8 matrix instructions. All AMD GPUs pass; those without them fail the accuracy
+    test later."""
     return card.maker == "amd" or _since(7, 5)(card)
 
 
-def _off_hopper(card: Card) -> bool:
-    """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on a GPU."""
+def _kitchen_attends(card: Card) -> bool:
+    """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on a GPU; it is not on
+    Hopper."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
@@ -75,7 +77,7 @@ def _fast_triton(card: Card) -> bool:
 
 def _kitchen_convolves(card: Card) -> bool:
     """Return whether comfy-kitchen's convolution may be faster than torch's on a GPU."""
-    return _tensor_cores(card) and card.capability[0] != HOPPER
+    return _multiplies_int8(card) and card.capability[0] != HOPPER
 
 
 def _any(_card: Card) -> bool:
@@ -88,8 +90,8 @@ def _gpu(card: Card) -> bool:
 
 TABLE: tuple[Candidate, ...] = (
     Candidate("linear", "torch", _any, _FLOATS),
-    Candidate("int8", KITCHEN, _tensor_cores, _FLOATS),
-    Candidate("int8", "torch", _tensor_cores, _FLOATS),
+    Candidate("int8", KITCHEN, _multiplies_int8, _FLOATS),
+    Candidate("int8", "torch", _multiplies_int8, _FLOATS),
     Candidate("fp8", "torch", _since(8, 9), _FLOATS),
     Candidate("fp8", "torch-one-scale", _since(8, 9), _FLOATS),
     Candidate("nvfp4", KITCHEN, _majors(10, 12)),
@@ -102,7 +104,7 @@ TABLE: tuple[Candidate, ...] = (
     Candidate("attention-8bit", OURS, _majors(HOPPER), (torch.bfloat16,)),
     Candidate("attention-8bit", CUDNN_FRONTEND, _majors(9, 10, 11, 12)),
     Candidate("attention-8bit", SAGE, _majors(8, 12)),
-    Candidate("attention-8bit", KITCHEN, _off_hopper),
+    Candidate("attention-8bit", KITCHEN, _kitchen_attends),
     Candidate("cache-8bit", OURS, _majors(HOPPER), (torch.bfloat16,)),
     Candidate("cache-8bit", CUDNN_FRONTEND, _majors(9, 10, 11, 12)),
     Candidate("cache-8bit", "torch", _any, _FLOATS),

@@ -19,8 +19,8 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
-LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The seconds that one timing on a GPU should take, and the most runs of a kernel in it."""
+MIN_SECONDS, MAX_RUNS = 0.01, 50
+"""The minimum seconds of one timing on a GPU, by repeated runs, and the maximum number of runs in one timing."""
 
 
 class Size(NamedTuple):
@@ -39,8 +39,8 @@ class Size(NamedTuple):
     head_dim: int = 128
 
 
-class Kind(NamedTuple):
-    """The test of all kernels for one operation.
+class KernelTest(NamedTuple):
+    """The accuracy test for the kernels of one operation.
 
     make: returns random arguments.
     exact: returns the exact result for these arguments.
@@ -66,16 +66,16 @@ class Trial(NamedTuple):
     reason: str | None = None
 
 
-KINDS: dict[Work, Kind] = {}
+KERNEL_TESTS: dict[Work, KernelTest] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
-ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""Functions by operation and kernel name. Each converts a test's arguments to 8 bits, and returns a function to time
-that runs the kernel alone."""
+PREQUANTIZED: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
+"""For kernels with 8-bit inputs, by operation and name: a function that converts a test's arguments to 8 bits, and
+returns a function to time, which runs only the kernel."""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
     """Return a decorator that registers a function as the kernel `name` of an operation. The function takes the
-    arguments of `Kind.make`."""
+    arguments of `KernelTest.make`."""
 
     def register(function: F) -> F:
         ATTEMPTS[work, name] = function
@@ -143,7 +143,7 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
     right = [trial for trial in tried if trial.reason is None]
     if not timed or len(right) < 2:
         return tried
-    arguments = KINDS[found[0].work].make(device, size)
+    arguments = KERNEL_TESTS[found[0].work].make(device, size)
     runs = (partial(ATTEMPTS[each.work, each.name], *arguments) for each in found)
     return [
         trial if trial.reason else trial._replace(seconds=seconds_of(run, device))
@@ -152,18 +152,18 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
+    test, run = KERNEL_TESTS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:
-        arguments = kind.make(device, small)
-        want = kind.exact(*arguments).float()
+        arguments = test.make(device, small)
+        want = test.exact(*arguments).float()
         error = ((run(*arguments).float() - want).norm() / want.norm()).item()
     except torch.OutOfMemoryError:
         raise
     except Exception as failure:
         return Trial(candidate.name, reason=" ".join(str(failure).split())[:300] or type(failure).__name__)
-    right = error < kind.worst
-    refused = None if right else f"its relative error here is {error:.2g}, more than {kind.worst:.2g}"
+    right = error < test.worst
+    refused = None if right else f"its relative error here is {error:.2g}, more than {test.worst:.2g}"
     return Trial(candidate.name, error, reason=refused)
 
 
@@ -174,7 +174,7 @@ def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPE
         run()
         runs = 1
         if device.type != "cpu":
-            runs = max(1, min(MOST_RUNS, math.ceil(LEAST_SECONDS / _seconds_of_runs(run, device, 1))))
+            runs = max(1, min(MAX_RUNS, math.ceil(MIN_SECONDS / _seconds_of_runs(run, device, 1))))
         return statistics.median(_seconds_of_runs(run, device, runs) for _ in range(repeats))
     except torch.OutOfMemoryError:
         raise

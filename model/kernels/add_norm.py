@@ -11,13 +11,14 @@ from .matrix_8bit import _scale_8bit, _store_8bit
 from .parts import _channels, _given, _largest, _sum
 from .sizes import programs, token_by_token
 
-ALONE = 2048
-"""The most channels with which `layer_norm_8bit_` processes a token in full, not in parts."""
+MAX_FULL_CHANNELS = 2048
+"""The maximum number of channels for which `layer_norm_8bit_` processes a token in full, not in parts."""
 
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return x, y, scale and shift at the channels `at`. x replaces a tensor whose pointer is None."""
+    """Return x, y, scale and shift at the channels `at`. Where a pointer is None, x stands in, and the caller ignores
+    it."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -30,7 +31,8 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store a changed x."""
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, from the result `loaded` of `_loaded`. If this changes x,
+    store it at `x_at`."""
     x, y, scale, shift = loaded
     if y_ptr is not None:
         y = y.to(tl.float32)
@@ -94,7 +96,7 @@ def _add_norm(
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    if x.shape[1] > ALONE:
+    if x.shape[1] > MAX_FULL_CHANNELS:
         return matrix_8bit.layer_norm_8bit_(values, scales, x, weight, bias, eps)
     add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))
     return values
@@ -108,8 +110,13 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Update x [tokens, dim] to (x + y * gate) * (1 + scale) + shift, from `added` and `affine`. Write the layer norm
-    to `out`, with the scales of an 8-bit `out` in `scales`. Return x."""
+    """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift, and write its layer norm to `out`. Return x.
+
+    scales: receives the scales of an 8-bit `out`.
+    added: y and gate; without y nothing is added, without gate y is.
+    affine: scale and shift, or None for both.
+    norm: weight, bias and eps.
+    """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):

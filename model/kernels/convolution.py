@@ -1,4 +1,5 @@
-"""Triton kernels for the VAE decoder's convolutions over feature maps in pools."""
+"""Triton kernels for the VAE decoder's convolutions, over single feature maps or pools (tensors of several feature
+maps)."""
 # A feature map is [rows, channels]: a row per pixel, a row of zeros after each line, a line of zeros at the end.
 # A pool is a tensor of several feature maps of one size, each in a numbered slot.
 
@@ -134,7 +135,8 @@ def _block(
 
 @triton.jit
 def _add_product(total, part, x, w, last, HALF: tl.constexpr):
-    """Add the product of x and the transposed w to `total`, or in fp16 to `part`. Return both."""
+    """Add x times the transposed w to `total`. If HALF, add it to `part` in fp16, which moves to `total` if `last`.
+    Return both."""
     if HALF:
         part = tl.dot(x, w.T, part, out_dtype=tl.float16)
         if last:
@@ -197,9 +199,9 @@ def convolve(
     """Convolve feature maps x [rows, channels] of `size` (height, width). Return a feature map [rows, out], plus
     `added`.
 
-    slots: the slots of three frames, the oldest first, if x is a pool.
-    weight: [out, side * side * frames * channels].
-    side: the window's side. 2 doubles height and width by a `weight` [4 * out, ...].
+    slots: the slots of three frames, the oldest first, if x is a pool; else None.
+    weight: [out, side * side * frames * channels], or [4 * out, 4 * channels] for side 2.
+    side: the window's side. With 2, the result has double height and width.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
@@ -224,8 +226,8 @@ def convolve(
             KA=b.channels,
             KB=b.channels_rest,
             STAGES=b.stages,
-            DESCRIBED=b.described,
-            HALF=b.half,
+            DESCRIBED=b.by_tma,
+            HALF=b.fp16_sums,
             num_warps=b.warps,
         )
     return out
@@ -238,7 +240,7 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
     """Return `_convolve`'s first six arguments: x per input part, and the weight per pair of input and output parts."""
-    if not tile.described:
+    if not tile.by_tma:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor
     channels, outs = (tile.channels, tile.channels_rest or tile.channels), (tile.out, tile.out_rest or tile.out)
@@ -249,8 +251,8 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write a feature map x [rows, channels] of `size` (height, width) to slot `slots[2]` of a pool. With a `weight`,
-    write SiLU(RMSNorm(x) * weight)."""
+    """Write a feature map x [rows, channels] of `size` (height, width) to a pool, into the newest frame's slot
+    `slots[2]`. With a `weight`, write SiLU(RMSNorm(x) * weight) instead of x."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

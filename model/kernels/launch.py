@@ -1,4 +1,4 @@
-"""The launch of Triton kernels, also while a CUDA graph is recorded with CUDA's own allocator."""
+"""The launch of Triton kernels. A CUDA graph can record it even if torch allocates by cudaMallocAsync."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import triton
 from torch import Tensor
 
 ON_GPU = torch.cuda.is_available()  # otherwise Triton interprets
-CUDAS_OWN = "cudaMallocAsync"
-"""torch's name for CUDA's own allocator."""
+ASYNC_MALLOC = "cudaMallocAsync"
+"""torch's name for the allocator backend of CUDA's own memory pools."""
 
 
 class Kernel:
-    """A Triton kernel that can also be launched while a CUDA graph is recorded: `kernel[grid](*arguments)`."""
+    """A Triton kernel, launched as `kernel[grid](*arguments)`. A CUDA graph can record the launch."""
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
         """Create a kernel from a Triton function. New values of `unspecialized` parameters do not recompile it."""
@@ -25,7 +25,7 @@ class Kernel:
         self._signature = inspect.signature(function)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
-        if ON_GPU and torch.cuda.is_current_stream_capturing() and torch.cuda.get_allocator_backend() == CUDAS_OWN:
+        if ON_GPU and torch.cuda.is_current_stream_capturing() and torch.cuda.get_allocator_backend() == ASYNC_MALLOC:
             return partial(self._launch, (*grid, 1, 1)[:3])
         launch: Callable[..., object] = self._triton[grid]
         return launch

@@ -248,7 +248,8 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Launch a kernel on a matrix with one row for each head of each token."""
+    """Launch a kernel on matrices with a row for each entry of `scales`: one head of one token. `first` and `others`
+    are the kernel's tensors, `settings` its constexpr arguments."""
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)

@@ -85,8 +85,8 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Merge attention over parts of the keys, decode the result, and write it to `out` [tokens, dim]. If `out` is in 8
-    bits, write its scales to `scales`, fp32 [tokens, 1]. Return `out`."""
+    """Launch the kernels of `ops.pointwise.merge_fp8_`, which documents the arguments, and return `out`. If `out` is in
+    8 bits, `scales`, fp32 [tokens, 1], receives its scales."""
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):

@@ -1,4 +1,4 @@
-"""Functions of several Triton kernels, for a part of a token's channels or a full token in two parts."""
+"""Helpers shared by Triton kernels, for a part of a token's channels or for a full token in two parts."""
 
 import triton
 import triton.language as tl
@@ -14,14 +14,15 @@ def _part(dim, BLOCK: tl.constexpr):
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return SIZE channel indices from START on as [SIZE / WIDTH, WIDTH], four adjacent ones per thread in a row."""
+    """Return SIZE channel indices from START on, as [SIZE / WIDTH, WIDTH]. Each thread gets four adjacent channels of a
+    row."""
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
     return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
 
 
 @triton.jit
 def _given(ptr, cols, inside, other):
-    """Return the channels `cols` of a vector in fp32, or `other` if `ptr` is None."""
+    """Return the channels `cols` of a vector in fp32. If `ptr` is None, each is `other`."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:

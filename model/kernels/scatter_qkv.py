@@ -27,7 +27,8 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """Return the smallest power of two with which no query is longer than QUERY_LENGTH, and its reciprocal."""
+    """Return the scale of fp8 queries, a power of two from the RMSNorm's weight, and its reciprocal. `root` is the
+    result of `_root`."""
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
@@ -74,7 +75,8 @@ def _put_own(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `scatter_qkv_`. A program computes every n-th token of the queries, keys or values."""
+    """The kernel of `scatter_qkv_`, which writes q, k and v. A program computes every n-th token of one of the
+    three."""
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -126,8 +128,13 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`. `made` receives fp8 queries, their scale and 1
-    / scale. If `made` is None, queries are replaced in place."""
+    """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`.
+
+    out, values_out: receive the keys and, unless None, the values.
+    given: q, k and v.
+    made: receives fp8 queries, their scale and 1 / scale. If None, q is replaced in place.
+    scalings: (shift, factor) of fp8 keys, and of fp8 values.
+    """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
     weights, (_, cos, sin, eps) = (norm_rope.weight.contiguous() for norm_rope in norm_ropes), norm_ropes[0]
@@ -150,5 +157,5 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return sqrt(dim) / QUERY_LENGTH, the least scale of 8-bit queries after a norm with weights of 1."""
+    """Return sqrt(dim) / QUERY_LENGTH, the minimum scale of fp8 queries after an RMSNorm with weights of 1."""
     return dim**0.5 / QUERY_LENGTH

@@ -6,8 +6,8 @@ from torch import Tensor
 
 PART = 1024
 """The number of channels in one step of a program that processes tokens in parts."""
-MOST_WIDTH = 1024
-"""The largest number of channels in one step of a program that processes full tokens."""
+MAX_WIDTH = 1024
+"""The maximum number of channels in one step of a program that processes full tokens."""
 WARP = 32
 """The number of threads of a warp."""
 
@@ -26,7 +26,7 @@ def token_by_token(dim: int) -> dict[str, int]:
     """Return the launch sizes FIRST, SECOND, WIDTH (channels of one step) and num_warps of a program that processes
     full tokens one after the other."""
     sizes = in_two(dim, 320)
-    width = min(MOST_WIDTH, sizes["SECOND"])
+    width = min(MAX_WIDTH, sizes["SECOND"])
     return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}
 
 
@@ -35,7 +35,7 @@ def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
     multiprocessor (SM) runs, if the registers suffice."""
     if x.device.type != "cuda":
         return min(len(x), 2)
-    each = 1 if sizes["WIDTH"] == MOST_WIDTH else at_once
+    each = 1 if sizes["WIDTH"] == MAX_WIDTH else at_once
     return min(len(x), each * torch.cuda.get_device_properties(x.device).multi_processor_count)
 
 

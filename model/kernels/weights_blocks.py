@@ -33,14 +33,16 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the numbers `value` of a packed BITS-bit array at byte `at` of the block."""
+    """Return the values at the indices `value` of an array of BITS-bit integers, packed from byte `at` of the block on.
+    A byte holds values that are GROUP indices apart."""
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
 
 @triton.jit
 def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """Return the decoded value number `i` of a block of 32 values, plus the block's offset if LEAST."""
+    """Return the decoded values at the indices `i` of a block of 32 values. If LEAST, the block's offset is
+    included."""
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -59,7 +61,8 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Return number `group` of eight 6-bit scales, of which the last four are split between two groups of bytes."""
+    """Return 6-bit integer number `group` of eight. Four bytes at `first` hold numbers 0 to 3, and the upper bits of 4
+    to 7. Four bytes at `second`, shifted by SHIFT, hold the lower bits."""
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))
@@ -67,7 +70,7 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
 
 @triton.jit
 def _of_256(start, i, KIND: tl.constexpr):
-    """Return the decoded value number `i` of a block of 256 values."""
+    """Return the decoded values at the indices `i` of a block of 256 values."""
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)

@@ -65,7 +65,7 @@ class KeyValueCache:
         self.first_frame, self._next, self._used = 0, 0, 0
         self._frame_tokens, self._heads = frame_tokens, config.num_heads
         self._own = torch.zeros(chunk * frame_tokens, dtype=torch.int64, device=device)
-        self._shares, self._by_frames = torch.zeros(window, device=device), False
+        self._mask, self._by_frames = torch.zeros(window, device=device), False
         self._slots = Slots(window, sink, chunk, frame_tokens)
         self._kept: list[TokenRange] = []
         self._past: list[TokenRange] = []
@@ -104,10 +104,10 @@ class KeyValueCache:
         self._by_frames = True
 
     @property
-    def frame_shares(self) -> Tensor | None:
-        """The argument `shares` of attention, fp32 [window]: 0 for a slot with a frame, else -inf. None if attention
-        processes no empty slots."""
-        return self._shares if self._by_frames and not self._full else None
+    def frame_mask(self) -> Tensor | None:
+        """The argument `frame_mask` of attention, fp32 [window]: 0 for a slot with a frame, else -inf. None if
+        attention processes no empty slots."""
+        return self._mask if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
@@ -149,8 +149,8 @@ class KeyValueCache:
         self._kept = slots.ranges(frame for frame in own if slots.is_seen(frame, after))
         self._past = slots.ranges(frame for frame in range(first) if slots.is_seen(frame, first))
         self._used = min(after, self.window) * self._frame_tokens
-        self._shares[min(after, self.window) :] = -torch.inf
-        self._shares[: min(after, self.window)] = 0
+        self._mask[min(after, self.window) :] = -torch.inf
+        self._mask[: min(after, self.window)] = 0
         in_8_bits = self._place.eight_bit  # then a copy on the device has the layout of storage
         self._storage.begin([TokenRange(past.stored, past.stored) for past in self._past] if in_8_bits else self._past)
 
@@ -182,7 +182,7 @@ class KeyValueCache:
         made = self._scatter(seen, queries, keys, values, scalings)
         if self.keep and not self._stored_in_place(block):
             self._store(block, seen)
-        used = self._used if self.frame_shares is None else self.window * self._frame_tokens
+        used = self._used if self.frame_mask is None else self.window * self._frame_tokens
         return made, *(self._operands(seen, scalings, used) if scalings else (seen[0][:used], seen[1][:used]))
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
@@ -242,8 +242,8 @@ class KeyValueCache:
     ) -> tuple[Operand, Operand]:
         of_keys, of_values = scalings
         if self._transposes_values:
-            return Operand(seen[0][:used], of_keys), Operand(seen[1], of_values, transposed=used)
-        if self.frame_shares is None and seen[0].device.type == "cuda":
+            return Operand(seen[0][:used], of_keys), Operand(seen[1], of_values, transposed_tokens=used)
+        if self.frame_mask is None and seen[0].device.type == "cuda":
             used += padding(used)
         return Operand(seen[0][:used], of_keys), Operand(seen[1][:used], of_values)
 

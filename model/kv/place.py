@@ -10,7 +10,7 @@ from ...options import CHUNK, KeyValueMode
 from ..attention.fp8 import FP8
 from ..attention.fp8_cudnn import padding
 from ..config import ModelConfig
-from ..kernels.hopper.attention import TURNED
+from ..kernels.hopper.attention import V_BLOCK
 from .storage import HostStorage, Shapes
 
 
@@ -54,7 +54,7 @@ def stored_shapes(
     tokens = frames[0] * frame_tokens
     if place.fp8:
         # padding for values that are stored transposed, or for a tile of cuDNN's kernel
-        return [((tokens + (padding(tokens) or -tokens % TURNED), config.dim), FP8)] * 2
+        return [((tokens + (padding(tokens) or -tokens % V_BLOCK), config.dim), FP8)] * 2
     if place.eight_bit:
         tokens -= frames[1] * frame_tokens  # without the current chunk
         return [((tokens, config.dim), torch.int8), ((tokens, config.num_heads), torch.float32)] * 2

@@ -116,17 +116,17 @@ class SelfAttention(_Attention):
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
-        shares = None if extend is None else options["kv_cache"].frame_shares
+        frame_mask = None if extend is None else options["kv_cache"].frame_mask
         if isinstance(q, Operand):
-            return attend_operands(q, keys, values, self.heads, dtype, shares)
+            return attend_operands(q, keys, values, self.heads, dtype, frame_mask)
         heads = q.shape[1] // self.head_dim
         out: Any
-        if shares is None:
+        if frame_mask is None:
             out = self.attention(q[None], _as_row(keys), _as_row(values), heads, options)[0]
         elif isinstance(keys, Operand):
-            out = attend_operands(queries_in_8_bits(q), keys, values, heads, q.dtype, shares)
+            out = attend_operands(queries_in_8_bits(q), keys, values, heads, q.dtype, frame_mask)
         else:
-            out = attend_to_frames(q, keys, values, heads, shares)
+            out = attend_to_frames(q, keys, values, heads, frame_mask)
         del given, q, keys, values  # frees memory before the exchange
         return out if share is None else share.to_tokens(out)
 
@@ -161,8 +161,8 @@ class CrossAttention(_Attention):
                 if (missing := self._text_len - len(k)) > 0:
                     y = attend_to_padded(q, k, v, self.heads, missing)
                 else:
-                    unlike = {} if lengths is None else {"unlike": lengths[number : number + 1]}
-                    y = self.attention(q[None], k[None], v[None], self.heads, {**options, **unlike})[0]
+                    padding_start = {} if lengths is None else {"padding_start": lengths[number : number + 1]}
+                    y = self.attention(q[None], k[None], v[None], self.heads, {**options, **padding_start})[0]
                 del q
                 y = as_input(y, to_out)
                 row.add(to_out(y))

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...options import T
 from ..choice.table import TRITON, settings, triton_loads
-from ..choice.trials import KINDS, Kind, Size, attempt
+from ..choice.trials import KERNEL_TESTS, KernelTest, Size, attempt
 from . import matrix_8bit, plain
 from .plain import NormRope
 
@@ -165,6 +165,6 @@ def _plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return plain.layer_norm(x, weight, bias, 1e-6, x.dtype)
 
 
-KINDS["norms"] = Kind(_random_norm, _plain_norm, 1e-3)
+KERNEL_TESTS["norms"] = KernelTest(_random_norm, _plain_norm, 1e-3)
 attempt("norms", TRITON)(lambda x, weight, bias: triton_kernel("layer_norm")(x, weight, bias, 1e-6, x.dtype))
 attempt("norms", "torch")(_plain_norm)

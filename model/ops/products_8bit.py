@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..choice.card import card_of
 from ..choice.table import KITCHEN, Work
-from ..choice.trials import ALONE, KINDS, Kind, Size, attempt
+from ..choice.trials import KERNEL_TESTS, PREQUANTIZED, KernelTest, Size, attempt
 from .implementation import on_its_gpu, or_else, slices
 from .matrix_8bit import EightBit
 from .pointwise import encode_8bit, gelu_, rescale_
@@ -94,7 +94,7 @@ def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
 
-    ALONE[work, name] = make
+    PREQUANTIZED[work, name] = make
     attempt(work, name)(lambda *given: make(*given)())
 
 
@@ -176,9 +176,11 @@ def _random_linear(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Te
     return x, weight.values.bfloat16() * (1 / 128), bias
 
 
-KINDS["linear"] = Kind(_random_linear, lambda x, weight, bias: F.linear(x.float(), weight.float(), bias.float()), 0.01)
-KINDS["int8"] = Kind(_random_int8, _exact_product, 0.02)
-KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
+KERNEL_TESTS["linear"] = KernelTest(
+    _random_linear, lambda x, weight, bias: F.linear(x.float(), weight.float(), bias.float()), 0.01
+)
+KERNEL_TESTS["int8"] = KernelTest(_random_int8, _exact_product, 0.02)
+KERNEL_TESTS["fp8"] = KernelTest(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 
 
 def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

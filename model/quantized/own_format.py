@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..choice.table import KITCHEN, Work
-from ..choice.trials import KINDS, Kind, Size, attempt, works
+from ..choice.trials import KERNEL_TESTS, KernelTest, Size, attempt, works
 from ..ops.implementation import on_its_gpu, or_else
 from .parameters import LayoutParameter, load_layouts
 
@@ -106,7 +106,7 @@ def _exact(x: Tensor, weight: LayoutParameter, bias: Tensor) -> Tensor:
 
 def _register(form: Work) -> None:
     make: Callable[[torch.device, Size], tuple[Any, ...]] = partial(_random, form)
-    KINDS[form] = Kind(make, _exact, WORST[form])
+    KERNEL_TESTS[form] = KernelTest(make, _exact, WORST[form])
     attempt(form, KITCHEN)(lambda x, weight, bias: by_kitchen(x, weight, bias, x.dtype))
 
 

@@ -213,7 +213,10 @@ def convolved(channels: int, out: int, side: int, frames: int) -> None:
 
 def summed_in_half(side: int, frames: int) -> None:
     """The sums of GeForce cards: of all channels of a pixel in fp16, and of these in fp32."""
-    own, convolution._tile = convolution._tile, lambda *_any: Tile(16, 32, 16, 16, 0, 4, 2, described=False, half=True)
+    own, convolution._tile = (
+        convolution._tile,
+        lambda *_: Tile(16, 32, 16, 16, 0, 4, 2, by_tma=False, fp16_sums=True),
+    )
     size, depth = (3, 4), side * side * frames * 32
     rows = F.pad(torch.randn(frames, *size, 32), (0, 0, 0, 1, 0, 1)).flatten(0, 2).half()
     slots = None if frames == 1 else torch.tensor([2, 0, 1, 0], dtype=torch.int32)

@@ -25,7 +25,7 @@ from lingbot_world.model.choice.table import (
     serves,
     triton_loads,
 )
-from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size, chosen
+from lingbot_world.model.choice.trials import ATTEMPTS, KERNEL_TESTS, Size, chosen
 from lingbot_world.model.ops.implementation import implementation
 from played_card import CUDA, PlayedCard, forget
 
@@ -60,9 +60,9 @@ def test_every_candidate_that_is_tried_can_be():
     import lingbot_world.vae.convolutions  # noqa: F401
 
     for candidate in TABLE:
-        if candidate.work in KINDS:
+        if candidate.work in KERNEL_TESTS:
             assert (candidate.work, candidate.name) in ATTEMPTS, candidate
-    assert {"int8", "fp8", "attention", "attention-8bit", "convolution"} <= set(KINDS)
+    assert {"int8", "fp8", "attention", "attention-8bit", "convolution"} <= set(KERNEL_TESTS)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from lingbot_world.doctor.recordings import replays_correctly
 from lingbot_world.model.attention.choose_8bit import KERNELS
 from lingbot_world.model.choice.card import card_of
 from lingbot_world.model.choice.table import KITCHEN, WORKS, candidates, missing
-from lingbot_world.model.choice.trials import KINDS, Size, try_all
+from lingbot_world.model.choice.trials import KERNEL_TESTS, Size, try_all
 from lingbot_world.model.ops import linear_8bit
 from lingbot_world.model.ops.linear_8bit import EightBitLayer
 from lingbot_world.model.ops.pointwise import encode_8bit
@@ -23,7 +23,7 @@ GPU = torch.device("cuda", 0)
 
 @pytest.mark.parametrize("work", WORKS)
 def test_every_candidate_of_the_card_is_right(work):
-    if work not in KINDS:
+    if work not in KERNEL_TESTS:
         pytest.skip("its candidates are tried with other work")
     for candidate in candidates(work, card_of(GPU)):
         if missing(candidate.name, card_of(GPU)) is None:

@@ -58,11 +58,11 @@ def test_our_kernel_is_right_where_all_scores_are_negative():
 def test_our_kernel_attends_to_the_frames_that_are_there(there, frame):
     q, k, v = three_operands(130, 5 * frame, 3, 1.5)
     k.values[there * frame :].view(torch.uint8).fill_(0x70)  # as large as can be
-    shares = torch.zeros(5, device=GPU)
-    shares[there:] = -torch.inf
+    frame_mask = torch.zeros(5, device=GPU)
+    frame_mask[there:] = -torch.inf
     seen = [each._replace(values=each.values[: there * frame]) for each in (k, v)]
     want = fp8_attention.plain_attention_of(q, *seen, 3, torch.float32)
-    got = hopper_attention_of(q, k, v, 3, torch.float32, shares)
+    got = hopper_attention_of(q, k, v, 3, torch.float32, frame_mask)
     assert (got - want).norm() < 0.05 * (want - v.scaling.mean).norm() + 0.004 * want.norm()
 
 
@@ -74,7 +74,7 @@ def test_our_kernel_takes_values_as_a_cache_holds_them(caplog, aligned):
     held = torch.zeros(512, 1024, dtype=FP8, device=GPU)
     given = x[tokens] if aligned else torch.cat([x[tokens], x[:, :1]], dim=1)[:, :512]
     puts.scatter_transposed_(held, fp8_attention.transposed_columns(tokens), given, v.scaling.mean, v.scaling.factor)
-    values = v._replace(values=held, transposed=1000)
+    values = v._replace(values=held, transposed_tokens=1000)
     assert torch.equal(values.rows.view(torch.uint8), v.values.view(torch.uint8))
     assert torch.equal(transpose(v.values).view(torch.uint8), held.view(torch.uint8))
     assert torch.equal(*(hopper_attention_of(q, k, each, 4, torch.bfloat16) for each in (v, values)))
@@ -150,22 +150,22 @@ def test_rows_of_a_batch_are_attended_to_one_by_one():
         assert error(got, exactly(*row, 2)) < ROUNDED
 
 
-@pytest.mark.parametrize("unlike", [0, 1, 79, 80, 81, 300, 511, 512])
-def test_keys_that_are_all_the_same_are_looked_at_once(unlike):
+@pytest.mark.parametrize("padding_start", [0, 1, 79, 80, 81, 300, 511, 512])
+def test_keys_that_are_all_the_same_are_looked_at_once(padding_start):
     q, k, v = (torch.randn(count, 256, device=GPU).bfloat16() for count in (700, 512, 512))
-    k[unlike:], v[unlike:] = k[-1:].clone(), v[-1:].clone()
-    want, count = exactly(q, k, v, 2), torch.tensor([unlike], dtype=torch.int32, device=GPU)
-    k[unlike + 1 :] = v[unlike + 1 :] = 1e4  # it would be seen
-    got = attention.sdpa(q[None], k[None], v[None], 2, {"unlike": count})[0]
+    k[padding_start:], v[padding_start:] = k[-1:].clone(), v[-1:].clone()
+    want, count = exactly(q, k, v, 2), torch.tensor([padding_start], dtype=torch.int32, device=GPU)
+    k[padding_start + 1 :] = v[padding_start + 1 :] = 1e4  # it would be seen
+    got = attention.sdpa(q[None], k[None], v[None], 2, {"padding_start": count})[0]
     assert error(got, want) < ROUNDED
 
 
 @pytest.mark.parametrize("there", [1, 2, 5])
 def test_our_kernel_attends_in_bf16_to_the_frames_that_are_there(there):
     q, k, v = (torch.randn(count, 384, device=GPU).bfloat16() for count in (130, 1560, 1560))
-    shares = torch.zeros(5, device=GPU)
-    shares[there:] = -torch.inf
-    got = attention.attend_to_frames(q, k, v, 3, shares)
+    frame_mask = torch.zeros(5, device=GPU)
+    frame_mask[there:] = -torch.inf
+    got = attention.attend_to_frames(q, k, v, 3, frame_mask)
     assert error(got, exactly(q, k[: there * 312], v[: there * 312], 3)) < ROUNDED
 
 
@@ -182,9 +182,9 @@ def test_a_forward_passes_over_the_prompts_padding(monkeypatch):
     assert attention.ours_works(torch.device(GPU, torch.cuda.current_device()))  # which tries the kernel, once
     kernel = attention._by_ours
 
-    def told(*arguments, unlike=None, **others):
-        given.append(unlike)
-        return kernel(*arguments, unlike=unlike, **others)
+    def told(*arguments, padding_start=None, **others):
+        given.append(padding_start)
+        return kernel(*arguments, padding_start=padding_start, **others)
 
     monkeypatch.setattr(attention, "_by_ours", told)
     short = model(**inputs).cpu()

@@ -272,7 +272,7 @@ def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
     for got, want in zip(own[1:], kept, strict=True):
         assert torch.equal(got.rows.float(), want.rows.float())
         assert all(map(torch.equal, got.scaling[:3], want.scaling[:3]))
-    assert own[2].transposed == (1500 if across else None)
+    assert own[2].transposed_tokens == (1500 if across else None)
     given = [x[None] for x in (*rotated, v)]
     want, before = sdpa(*given, HEADS, {})[0], fp8_attention.plain_attention(*given, HEADS)[0]
     after = fp8_attention.plain_attention_of(*own, HEADS, torch.float32)
@@ -345,7 +345,7 @@ def test_operands_that_are_made_one_by_one_leave_room_for_sums_that_wait(monkeyp
     """With what our kernel holds, 0.07 GB in parts of the keys. Before it was 3.56 GB, of which 3.54 were measured."""
     in_8_bits_without_kernels(monkeypatch)
 
-    def attend(q, k, v, heads, dtype, shares):
+    def attend(q, k, v, heads, dtype, frame_mask):
         held = torch.empty(71 * 10**6, device="meta", dtype=torch.uint8)
         eight_bit = EightBit(torch.empty_like(q.values), torch.empty(len(q.values), 1, device="meta"))
         return (eight_bit, held)[0] if dtype == FP8 else torch.empty_like(q.values, dtype=dtype)
@@ -377,11 +377,11 @@ def full_size(grid, attention=attend_in_parts):
     return model, {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
 
 
-def exact_hopper_kernel(out, q, k, v, heads, scales, shares=None):
+def exact_hopper_kernel(out, q, k, v, heads, scales, frame_mask=None):
     """In place of ours."""
     *scales, mean, reach = scales
-    seen = len(k) if shares is None else len(k) // len(shares) * int((shares == 0).sum())
-    values = Operand(v, SimpleNamespace(scale=scales[2]), transposed=len(k)).rows[:seen]
+    seen = len(k) if frame_mask is None else len(k) // len(frame_mask) * int((frame_mask == 0).sum())
+    values = Operand(v, SimpleNamespace(scale=scales[2]), transposed_tokens=len(k)).rows[:seen]
     q, k, v = (
         x.float().mul(scale).unflatten(1, (heads, 128)).transpose(0, 1)
         for x, scale in zip((q, k[:seen], values), scales, strict=True)
@@ -416,17 +416,17 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
         with pytest.raises(ValueError, match="heads of 64, expected 128"):
             fp8_hopper.hopper_attention(q, k, v, 4)
     queries, keys, values = fp8_attention.operands(q[:1], k[:1], v[:1])
-    across = values._replace(values=turned_across(values.values), transposed=len(values.values))
-    shares = None if there is None else torch.zeros(5).masked_fill(torch.arange(5) >= there, -torch.inf)
+    across = values._replace(values=turned_across(values.values), transposed_tokens=len(values.values))
+    frame_mask = None if there is None else torch.zeros(5).masked_fill(torch.arange(5) >= there, -torch.inf)
     seen = [each._replace(values=each.values[: 1000 * (there or 5)]) for each in (keys, values)]
     want = fp8_attention.plain_attention_of(queries, *seen, 2, torch.float32)
     for each in (values, across):
-        got = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float32, shares)
+        got = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float32, frame_mask)
         assert relative_rms(got, want) < 3e-3
-        in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, shares)
+        in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, frame_mask)
         assert relative_rms(in_8_bits.values.float() * in_8_bits.scales, want) < 0.04
         each = each._replace(scaling=each.scaling.with_reach())
-        in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, shares)
+        in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, frame_mask)
         assert (in_8_bits.scales == in_8_bits.scales[0]).all(), "one scale for all tokens"
         assert relative_rms(in_8_bits.values.float() * in_8_bits.scales, want) < 0.04
     if there is None:
@@ -447,9 +447,9 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
 )
 def test_our_kernel_divides_keys_for_the_last_round_of_tiles(queries, keys, heads, shared, parts):
     """Where that makes the round shorter: of 1,000 tiles 76 are left, of 384 120. Two blocks of threads take two."""
-    kind = attention_hopper.KINDS[fp8_attention.FP8]
-    assert attention_hopper.divided(queries, keys, heads, 132, kind) == (shared, parts)
-    alone = attention_hopper.divided(queries, keys, heads, 132, kind._replace(cluster=1))
+    kind = attention_hopper.CONFIGURATIONS[fp8_attention.FP8]
+    assert attention_hopper.split_last_round(queries, keys, heads, 132, kind) == (shared, parts)
+    alone = attention_hopper.split_last_round(queries, keys, heads, 132, kind._replace(cluster=1))
     assert alone[0] == -(-queries // attention_hopper.QUERIES) * heads % 132
 
 

@@ -28,7 +28,7 @@ TRITON = Path(sys.prefix) / "triton"
 NO_TRITON = find_spec("triton") is None and not TRITON.is_dir()
 
 SOURCES = {
-    **{str(dtype): (partial(attention_hopper.source, dtype), b"attend") for dtype in attention_hopper.KINDS},
+    **{str(dtype): (partial(attention_hopper.source, dtype), b"attend") for dtype in attention_hopper.CONFIGURATIONS},
     "convolution": (convolution_hopper.source, b"convolve"),
     "values across": (partial(hopper.source, "values_across.cu"), b"put_across"),
 }
@@ -84,7 +84,7 @@ def test_maps_are_made_once(monkeypatch):
 def attended(queries, keys, heads, blocks, kind, seen):
     """As `divide` and `take` in the source: of each tile of queries its keys, part after part, with where a part's
     results lie (None: not shared), if `seen` keys of those that Python counts are seen."""
-    clusters, parts = blocks // kind.cluster, attention_hopper.divided(queries, keys, heads, blocks, kind)[1]
+    clusters, parts = blocks // kind.cluster, attention_hopper.split_last_round(queries, keys, heads, blocks, kind)[1]
     rows, key_tiles = -(-queries // attention_hopper.QUERIES), -(-seen // kind.tile)
     groups, parts, tiles = -(-rows * heads // kind.cluster), min(parts, key_tiles), rows * heads
     shared, done = groups % clusters, {}
@@ -101,7 +101,7 @@ def attended(queries, keys, heads, blocks, kind, seen):
     return done
 
 
-@pytest.mark.parametrize("kind", attention_hopper.KINDS.values(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", attention_hopper.CONFIGURATIONS.values(), ids=lambda kind: kind.name)
 def test_every_query_gets_all_keys_once(kind):
     """However the work is divided, and in the memory that there is for results of parts."""
     random, numbers = Random(0), [1, 2, 63, 64, 65, 191, 192, 193, 385]
@@ -109,7 +109,7 @@ def test_every_query_gets_all_keys_once(kind):
         queries, keys = (random.choice([*numbers, random.randint(1, 5000), random.randint(1, 40000)]) for _ in "qk")
         heads, blocks = random.choice([1, 2, 3, 12, 40]), 2 * random.randint(1, 66)
         seen = random.choice([keys, random.randint(1, keys)])
-        shared, parts = attention_hopper.divided(queries, keys, heads, blocks, kind)
+        shared, parts = attention_hopper.split_last_round(queries, keys, heads, blocks, kind)
         done = attended(queries, keys, heads, blocks, kind, seen)
         assert sorted(done) == list(range(-(-queries // attention_hopper.QUERIES) * heads))
         for each in done.values():
@@ -156,7 +156,7 @@ def test_launches_pass_what_the_kernels_take(monkeypatch):
     x, one, mean = torch.zeros(300, 256, dtype=torch.bfloat16), torch.ones(1), torch.zeros(256)
     across, values = parameters(hopper.source("values_across.cu"), "across"), x.to(fp8)
     attended = parameters(attention_hopper.source(fp8), "attend")
-    attention_hopper.attend(torch.empty_like(x), x, x, x, 2, unlike=torch.zeros(1, dtype=torch.int32))
+    attention_hopper.attend(torch.empty_like(x), x, x, x, 2, padding_start=torch.zeros(1, dtype=torch.int32))
     assert launched.kinds == attended
     scales = one, one, one, mean, one
     for out in (torch.empty_like(x), EightBit(torch.empty_like(values), torch.empty(300, 1))):

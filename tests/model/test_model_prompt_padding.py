@@ -30,10 +30,10 @@ def seen(monkeypatch):
     """The numbers of tokens that our kernel was told of."""
     told = []
 
-    def by_plain_torch(q, k, v, heads, shares=None, unlike=None):  # noqa: ARG001
+    def by_plain_torch(q, k, v, heads, frame_mask=None, padding_start=None):  # noqa: ARG001
         missing = 0
-        if unlike is not None:
-            told.append(int(unlike))
+        if padding_start is not None:
+            told.append(int(padding_start))
             missing = max(0, len(k) - told[-1] - 1)
             k, v = (torch.cat([x[: len(x) - missing], torch.full_like(x[:missing], torch.nan)]) for x in (k, v))
         return attention.attend_to_padded(q, k[: len(k) - missing], v[: len(v) - missing], heads, missing)

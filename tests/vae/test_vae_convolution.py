@@ -132,7 +132,7 @@ def test_a_setting_of_another_cards_kernel_leaves_torch(monkeypatch):
 def test_sums_of_geforce_in_fp16_are_near_those_in_fp32(capability, channels, out, side, monkeypatch):
     convolution = pytest.importorskip("lingbot_world.model.kernels.convolution")
     tile, (height, width), frames = tile_of(Card("nvidia", "A Card", capability), channels, out), (20, 26), 3
-    assert tile.half
+    assert tile.fp16_sums
     torch.manual_seed(0)
     depth = side * side * channels * (frames if side == 3 else 1)
     rows = torch.randn(frames * (height + 1) * (width + 1), channels, device="cuda").half()
@@ -140,7 +140,7 @@ def test_sums_of_geforce_in_fp16_are_near_those_in_fp32(capability, channels, ou
     slots = torch.arange(4, dtype=torch.int32, device="cuda") if side == 3 else None
     made = []
     for half in (True, False):
-        monkeypatch.setattr(convolution, "_tile", lambda *_any, half=half: tile._replace(half=half))
+        monkeypatch.setattr(convolution, "_tile", lambda *_any, half=half: tile._replace(fp16_sums=half))
         given = rows if side == 3 else rows[: (height + 1) * (width + 1)]
         result = convolution.convolve(given, slots, weight, torch.zeros_like(weight[:out, 0]), (height, width), side)
         scale = 2 if side == 2 else 1

@@ -125,7 +125,7 @@ def convolution() -> None:
         words, work = f"{kind} {channels} to {out}, {height}x{width}, {count} times", operations_of(*shape)
         arguments, tile = operands(*shape), tile_of(card_of(torch.device("cuda")), channels, out)
         for half in (False, True):
-            own._tile = partial(_given, tile._replace(half=half))
+            own._tile = partial(_given, tile._replace(fp16_sums=half))
             run = partial(own.convolve, *arguments)
             shown(f"Triton, sums in fp{16 if half else 32}, {words}", partial(timed, run, work))
         if kind == "over time":

@@ -14,12 +14,12 @@ from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
-QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""Constants of the CUDA sources: queries of a tile, query tiles of a thread block, head size. Then the bytes of a TMA
-row, those for 8-bit v, and the side of a transposed block."""
+QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, V_BLOCK = 192, 2, 128, 128, 32, 64
+"""Constants of the CUDA sources: QUERIES of a tile, QUERY_TILES of a thread block, the size HEAD, the bytes of a TMA
+ROW (VALUES_ROW for 8-bit v), and the side V_BLOCK of a transposed block."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
-MOST_PARTS, PART_COST = 16, 640
-"""The most parts into which keys are split, and the cost of a split as a number of keys."""
+MAX_PARTS, PART_COST = 16, 640
+"""The maximum number of parts into which keys are split, and the cost of a split as a number of keys."""
 
 
 class Configuration(NamedTuple):
@@ -46,7 +46,7 @@ class Configuration(NamedTuple):
         return 1024 + HEAD * self.bytes * (queries + keys_and_values) + 16 * QUERY_TILES + 32 * self.stages
 
 
-KINDS = {
+CONFIGURATIONS = {
     torch.float8_e4m3fn: Configuration("e4m3", 1, 160, 4, 16, 2),
     torch.bfloat16: Configuration("bf16", 2, 80, 3, 32, 1),
 }
@@ -59,17 +59,17 @@ def attend(
     v: Tensor,
     heads: int,
     scales: Sequence[Tensor | None] = 5 * (None,),
-    shares: Tensor | None = None,
-    unlike: Tensor | None = None,
+    frame_mask: Tensor | None = None,
+    padding_start: Tensor | None = None,
 ) -> Result:
-    """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`. For `shares`
-    and `unlike` see attention/exact.py.
+    """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`. For
+    `frame_mask` see `attend_to_frames`, for `padding_start` see `sdpa`, in attention/exact.py.
 
-    v: the result of `transpose` for fp8.
-    scales: for fp8, the scales of q, k and v, v's mean, a bound of results.
+    v: for fp8, the result of `transpose`.
+    scales: for fp8, the scales of q, k and v, then mean and reach of v's `Scaling`.
     """
-    queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
-    shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
+    queries, keys, kind, blocks = len(q), len(k), CONFIGURATIONS[q.dtype], _blocks(q)
+    shared, parts = split_last_round(queries, 0 if padding_start is not None else keys, heads, blocks, kind)
     results, stored = None, None
     if parts > 1:
         results = torch.empty(shared * parts, WARPS * THREAD_RESULTS * 32, dtype=torch.float32, device=q.device)
@@ -79,28 +79,29 @@ def attend(
         of_values = ((VALUES_ROW, HEAD), hopper.SWIZZLE_32) if kind.bytes == 1 else of_keys
         of_queries = (ROW, QUERIES), hopper.SWIZZLE_128
         maps = (hopper.tensor_map(*each) for each in ((q, *of_queries), (k, *of_keys), (v, *of_values)))
-        counts = 0 if shares is None else len(shares), queries, keys, heads, parts
+        counts = 0 if frame_mask is None else len(frame_mask), queries, keys, heads, parts
         values, token_scales = out if isinstance(out, EightBit) else (out, None)
-        *others, reach = scales
-        given = values, results, stored, *others, shares, unlike, None if token_scales is None else reach, token_scales
+        others, reach = scales[:-1], None if token_scales is None else scales[-1]
+        given = values, results, stored, *others, frame_mask, padding_start, reach, token_scales
         _attend(q.device, q.dtype)(Launch((blocks, 1), THREADS, kind.shared), *maps, *given, *counts)
     return out
 
 
-def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the number of query tiles in the incomplete last round of thread blocks. Also return the number of parts
-    into which to split the keys for these tiles."""
+def split_last_round(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
+    """Return the number of query tiles left for an incomplete last round of the `blocks` thread blocks. Also return the
+    number of parts into which to split the keys for these tiles."""
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 
     def time(parts: int) -> float:
         return -(-groups * parts // clusters) * (key_tiles / parts + PART_COST / kind.tile * (parts > 1))
 
-    return groups * kind.cluster, min(range(1, min(MOST_PARTS, key_tiles) + 1), key=time)
+    return groups * kind.cluster, min(range(1, min(MAX_PARTS, key_tiles) + 1), key=time)
 
 
 def _blocks(x: Tensor) -> int:
-    """Return the number of thread blocks to launch, an even number because a cluster has two."""
+    """Return the number of thread blocks to launch: one for each multiprocessor (SM), rounded down to an even number
+    for clusters of two."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
@@ -108,10 +109,10 @@ def transpose(v: Tensor) -> Tensor:
     """Return 8-bit values v [tokens, dim] as [dim, columns] in the order that `attend` reads. Columns of zeros fill the
     last block."""
     tokens, dim = v.shape
-    row = -(-tokens // TURNED) * TURNED
+    row = -(-tokens // V_BLOCK) * V_BLOCK
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
     with torch.cuda.device_of(v):
-        _transposing(v.device)[0](Launch((dim // TURNED, row // TURNED), 256), v, out, tokens, dim, row)
+        _transposing(v.device)[0](Launch((dim // V_BLOCK, row // V_BLOCK), 256), v, out, tokens, dim, row)
     return out
 
 
@@ -121,16 +122,16 @@ def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, f
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()
-    (tokens, dim), blocks = x.shape, -(-len(x) // TURNED)
+    (tokens, dim), blocks = x.shape, -(-len(x) // V_BLOCK)
     with torch.cuda.device_of(out):
-        launch, counts = Launch((dim // TURNED, blocks), 256), (tokens, x.stride(0), out.stride(0))
+        launch, counts = Launch((dim // V_BLOCK, blocks), 256), (tokens, x.stride(0), out.stride(0))
         _transposing(out.device)[1](launch, x, out, places, shift, factor, *counts)
     return out
 
 
 def source(dtype: torch.dtype) -> str:
     """Return the CUDA source of the attention kernel for operands of a dtype."""
-    kind = KINDS[dtype]
+    kind = CONFIGURATIONS[dtype]
     operands, register = (kind.name, kind.bytes), "r" if kind.scores == 16 else "f"
     products = [
         hopper.product("first_product", kind.tile, operands, f"={register}", adds=False),
@@ -146,7 +147,7 @@ def source(dtype: torch.dtype) -> str:
 @lru_cache
 def _attend(device: torch.device, dtype: torch.dtype) -> CudaKernel:
     with torch.cuda.device(device):
-        return CudaKernel(load(source(dtype), hopper.ARCHITECTURE), "attend", KINDS[dtype].shared)
+        return CudaKernel(load(source(dtype), hopper.ARCHITECTURE), "attend", CONFIGURATIONS[dtype].shared)
 
 
 @lru_cache

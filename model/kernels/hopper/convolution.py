@@ -11,12 +11,12 @@ from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
-"""Constants of convolution.cu: output channels and pixels of a tile, input channels of a buffer, number of buffers,
-rows of a buffer."""
+"""Constants of convolution.cu: the output channels (COLUMNS) and PIXELS of a tile, the input CHANNELS of a step, the
+number of buffers (STAGES), and the pixels in a buffer (LINE)."""
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
-LEAST_ROUNDS = 0.9
-"""The least number of tiles per multiprocessor (SM) with which this kernel is used."""
+MIN_ROUNDS = 0.9
+"""The minimum number of tiles per multiprocessor (SM) for which this kernel is used."""
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
@@ -25,7 +25,7 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
     tiles = -(-(size[0] + 1) * (size[1] + 1) // PIXELS) * len(weight) // COLUMNS
-    return tiles >= LEAST_ROUNDS * torch.cuda.get_device_properties(x.device).multi_processor_count
+    return tiles >= MIN_ROUNDS * torch.cuda.get_device_properties(x.device).multi_processor_count
 
 
 def convolve(

@@ -17,16 +17,16 @@ from .nvrtc import check, driver
 ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
 """Constants of the enums CUtensorMapDataType and CUtensorMapL2promotion in cuda.h."""
-WORST_PROBE = 0.01
+WORST = 0.01
 """The relative RMS error below which a kernel passes `is_right`."""
-MOST_MAPS = 4096
-"""The most tensor maps in the cache."""
+MAX_MAPS = 4096
+"""The maximum number of tensor maps in the cache."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 """Constants of cuda.h (CUtensorMapSwizzle) for rows of 32, 64 and 128 bytes in shared memory."""
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether the result of `made()` has a relative RMS error below WORST_PROBE compared with `want`. Failures
+    """Return whether the result of `made()` has a relative RMS error below WORST compared with `want`. Failures
     are logged; the message begins with `what`."""
     try:
         error = ((made() - want).norm() / want.norm()).item()
@@ -35,9 +35,9 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
     except Exception as reason:
         logging.warning("%s by other kernels, slower: %s", what, " ".join(str(reason).split())[:300])
         return False
-    if not error < WORST_PROBE:
+    if not error < WORST:
         logging.warning("%s by other kernels, slower: ours has an error of %.2g here", what, error)
-    return error < WORST_PROBE
+    return error < WORST
 
 
 def source(name: str, **parts: str) -> str:
@@ -58,7 +58,8 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
     memory.
 
     dtype: the operands' PTX name and size in bytes.
-    given: the inline-assembly constraint of d.
+    given: the inline-assembly constraint of d: "+f" or "=f" for fp32, "+r" or "=r" for fp16.
+    adds: whether to add to d, which requires "+", or to overwrite d.
     """
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
@@ -100,13 +101,13 @@ def tensor_map(
     """Return a tensor map (TMA descriptor) with which TMA loads boxes of a matrix x [rows, columns].
 
     box: the bytes of a row, and the number of rows.
-    shape, strides: of a map with more than two dimensions, innermost first.
+    shape, strides: of a map with more than two dimensions, innermost first; row length and strides in bytes.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
 
 
-@lru_cache(MOST_MAPS)
+@lru_cache(MAX_MAPS)
 def _encoded(
     address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
 ) -> ctypes.Array[ctypes.c_char]:
