@@ -17,7 +17,7 @@ from .splitting import Blender, Corner, Stripe, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The decoder's state: the last two input frames of each causal layer, by the layer's name."""
+"""The decoder's state: the last two input frames of each temporal layer, by the layer's name."""
 
 NOT_FINITE = (
     "The latent holds numbers that are not finite (NaN, infinity), so the video would be black. Possible causes: a "

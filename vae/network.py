@@ -161,7 +161,7 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """Return how many of the layer's last inputs, including x, were the same tensor object as x."""
+        """Return the number of consecutive inputs of a layer, up to and including x, that were the tensor object x."""
         last, times = self._seen.get(name, (None, 0))
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]

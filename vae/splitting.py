@@ -117,7 +117,7 @@ class Stripe:
         return x.narrow(self.dim, first - before, end - first)
 
     def own(self, picture: Tensor) -> Tensor:
-        """Return the stripe's pixels from a decoded stripe with its margin, [..., h, w]."""
+        """Return a view of a decoded stripe [..., h, w] without its margin."""
         return picture.narrow(self.dim, CELL * self.start - self._needed(CELL)[0], CELL * (self.stop - self.start))
 
     def within(self, frames: Tensor) -> Tensor:

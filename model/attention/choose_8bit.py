@@ -40,8 +40,8 @@ class AttentionKernel(NamedTuple):
 
     package: its PyPI package, or OURS.
     attend: takes q, k and v in 16 bits.
-    attend_to: takes q in 16 bits, fp8 k and v.
-    attend_of: takes fp8 q, k and v.
+    attend_to: takes q in 16 bits, fp8 k and v; None if unsupported.
+    attend_of: takes fp8 q, k and v; None if unsupported.
     recordable: whether a CUDA graph can record the kernel.
     """
 
@@ -60,7 +60,7 @@ def attend_8bit(
     options: Mapping,  # noqa: ARG001
 ) -> Tensor:
     """Return 8-bit attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim]. q may be overwritten. B
-    is 1 for Operands. Raise InputError if no kernel supports the GPU."""
+    must be 1 if k and v are Operands. Raise InputError if no kernel supports the GPU."""
     if not torch.compiler.is_compiling():
         return _attend(q, k, v, heads)
     if isinstance(k, Operand) and isinstance(v, Operand):
@@ -170,7 +170,8 @@ def attends_to_operands(device: torch.device, head_dim: int) -> bool:
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a KV cache should store fp8 values as [dim, tokens], for our kernel. Requires `takes_operands`."""
+    """Return whether a KV cache should store fp8 values as [dim, tokens], as our kernel reads them. Requires
+    `takes_operands`."""
     ours = device.type == "cuda" and find_kernel(device, head_dim).package == OURS
     return ours and transposes_exactly(device)
 

@@ -45,7 +45,7 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 def cudnn_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. For `frame_mask` see `attend_operands`. Raise
+    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. For `frame_mask` see `attend_to_frames`. Raise
     cuDNN's errors for unsupported sizes."""
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):

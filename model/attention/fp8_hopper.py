@@ -39,7 +39,7 @@ def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor
 def hopper_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*128] of fp8 q, k and v in `dtype`. For `frame_mask` see `attend_operands`."""
+    """Return attention [L, heads*128] of fp8 q, k and v in `dtype`. For `frame_mask` see `attend_to_frames`."""
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:
             return _attend_to_8_bits(q, k, v, heads, frame_mask)

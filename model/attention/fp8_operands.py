@@ -34,7 +34,7 @@ def own_queries(given: Unrotated) -> Operand:
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return keys in fp8 after norm and RoPE. For cuDNN's kernel, tokens of zeros may follow."""
+    """Return keys in fp8 after norm and RoPE, padded with tokens of zeros where cuDNN's kernel needs padding."""
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))

@@ -25,7 +25,7 @@ MAX_ENTRIES = 20
 
 def in_user_cache(variable: str, name: str) -> Path | None:
     """Return the path of this project's file or folder `name` in the user's cache. If the environment variable
-    `variable` is set, return its path, or None if empty."""
+    `variable` is set, return the path in it, or None if it is empty."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None

@@ -14,8 +14,8 @@ class Tile(NamedTuple):
     """The tile of a convolution's result that one Triton program computes.
 
     pixels: rows of the result.
-    out, out_rest: two powers of two, or 0; the tile has out + out_rest output channels.
-    channels, channels_rest: likewise the input channels of one step.
+    out, out_rest: powers of two; the tile has out + out_rest output channels.
+    channels, channels_rest: likewise for the input channels of one step.
     stages: the number of pipelined loads.
     by_tma: whether TMA descriptors, not pointers, load operands.
     fp16_sums: whether products of one frame and window position accumulate in fp16.

@@ -196,8 +196,8 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Convolve feature maps x [rows, channels] of `size` (height, width). Return a feature map [rows, out], plus
-    `added`.
+    """Convolve feature maps x [rows, channels] of `size` (height, width), and add `added`. Return a feature map [rows,
+    out].
 
     slots: the slots of three frames, the oldest first, if x is a pool; else None.
     weight: [out, side * side * frames * channels], or [4 * out, 4 * channels] for side 2.

@@ -55,8 +55,8 @@ def _rms(
     BLOCKS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `_normalise`. A program computes one token, and writes it to the row that `rows_ptr` states, if
-    any."""
+    """The kernel of `_normalise`. A program computes one token, and writes it to its row in `rows_ptr`, or to the same
+    row."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -167,8 +167,8 @@ def _normalise(
     eps: float,
     placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
-    """Write the RMSNorm of x [tokens, dim], and RoPE if `angles` are given, to `out`. `placed`: (rows, shift,
-    factor)."""
+    """Write the RMSNorm of x [tokens, dim] to `out`, after RoPE if `angles` are given. `placed` is (rows, shift,
+    factor) of `scatter_rotated_`."""
     dim, (rows, *scaling) = x.shape[1], placed
     given = out, rows, x, weight.contiguous(), *(angles or (None, None)), *scaling, x.stride(0), out.stride(0), dim, eps
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": angles[0].shape[-1] if angles else 0}

@@ -33,7 +33,7 @@ class CudaKernel:
     """A kernel function in a compiled CUDA module, on one device."""
 
     def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
-        """Look up the function `name`. `shared` is the most dynamic shared memory of a launch, in bytes. Raise
+        """Look up the function `name`. `shared` is the maximum dynamic shared memory of a launch, in bytes. Raise
         RuntimeError if the driver fails."""
         self._function = ctypes.c_void_p()
         check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
