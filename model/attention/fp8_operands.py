@@ -54,7 +54,6 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
 
 
 def _sampled(given: Unrotated) -> Unrotated:
-    """Return a copied sample of the tokens of queries or keys."""
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
         for each in (given.x, given.norm_rope.cos, given.norm_rope.sin)

@@ -110,13 +110,8 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift, and write its layer norm to `out`. Return x.
-
-    scales: receives the scales of an 8-bit `out`.
-    added: y and gate; without y nothing is added, without gate y is.
-    affine: scale and shift, or None for both.
-    norm: weight, bias and eps.
-    """
+    """Launch the kernel of `ops.pointwise.add_norm`, which documents `added` and `affine`, and return x. `scales`
+    receives the scales of an 8-bit `out`. `norm` is weight, bias and eps."""
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):

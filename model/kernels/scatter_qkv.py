@@ -128,13 +128,8 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`.
-
-    out, values_out: receive the keys and, unless None, the values.
-    given: q, k and v.
-    made: receives fp8 queries, their scale and 1 / scale. If None, q is replaced in place.
-    scalings: (shift, factor) of fp8 keys, and of fp8 values.
-    """
+    """Launch the kernel of `ops.scatter.scatter_qkv_`, which documents `scalings`, and return `out`. `given` is (q, k,
+    v). `made` receives fp8 queries, their scale and 1 / scale. If None, q is replaced in place."""
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
     weights, (_, cos, sin, eps) = (norm_rope.weight.contiguous() for norm_rope in norm_ropes), norm_ropes[0]

@@ -8,8 +8,7 @@ PART = 1024
 """The number of channels in one step of a program that processes tokens in parts."""
 MAX_WIDTH = 1024
 """The maximum number of channels in one step of a program that processes full tokens."""
-WARP = 32
-"""The number of threads of a warp."""
+WARP = 32  # threads
 
 
 def in_two(dim: int, of_a_warp: int) -> dict[str, int]:

@@ -19,8 +19,7 @@ UINT8, PROMOTE_256 = 0, 3
 """Constants of the enums CUtensorMapDataType and CUtensorMapL2promotion in cuda.h."""
 WORST = 0.01
 """The relative RMS error below which a kernel passes `is_right`."""
-MAX_MAPS = 4096
-"""The maximum number of tensor maps in the cache."""
+MAX_MAPS = 4096  # in the cache
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 """Constants of cuda.h (CUtensorMapSwizzle) for rows of 32, 64 and 128 bytes in shared memory."""
 
