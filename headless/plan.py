@@ -13,7 +13,7 @@ from ..camera.advice import warnings
 from ..camera.pose_folder import PoseFolder
 from ..errors import InputError, require
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
-from ..loaders.lora import check_for_both_experts
+from ..loaders.lora import refuse_loras_for_one_expert
 from ..loaders.package import ASSETS_PAGES, open_experts
 from ..loaders.release import base_release
 from ..model.attention.choose_8bit import check_8_bits
@@ -126,7 +126,7 @@ def make_plan(
     )
     plan: AnyPlan
     if package.causal is not None:
-        check_for_both_experts(options.lora, package.causal)
+        refuse_loras_for_one_expert(options.lora, package.causal)
         checkpoint = open_file(_model_opener(dtype), package.causal, options.lora)
         checkpoint = checkpoint if options.release is None else checkpoint.with_release(options.release)
         _check_width(text_encoder, checkpoint.config)

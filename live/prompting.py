@@ -76,7 +76,7 @@ class PromptedChunkMaker(ChunkMaker):
         try:
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
-            self.events.set_full_prompt(self.walk.store.last_prompt[0], later=True)
+            self.events.set_full_prompt(self.walk.store.last_prompt[0], keep_started=True)
             if self._on_request:
                 raise
             log.warning("The prompt could not be encoded: %s", error)
@@ -95,7 +95,7 @@ class PromptedChunkMaker(ChunkMaker):
     def _load_events(self) -> None:
         self.update_events()
         if self.events.all:
-            self.walk.store.add_setting("events", self.events.facts())
+            self.walk.store.add_setting("events", self.events.as_dicts())
 
     def update_events(self) -> None:
         """Set the active events to those in the walk's last prompt, and report them."""

@@ -13,7 +13,7 @@ from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile, Release
 from ..weights.config_json import check_config, stated_numbers, wan_fields
-from ..weights.files import own_part, read_json, read_tensors, shared_prefix
+from ..weights.files import drop_other_parts, read_json, read_tensors, shared_prefix
 from ..weights.gguf_file import BlockWeight
 from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shape_differences, shapes_of
 from ..weights.tensors import MappedFile, TensorEntry
@@ -111,7 +111,7 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """The kind of model, as a text for messages."""
+        """The kind of model for messages, such as "LingBot-World expert"."""
         if self.config.causal:
             return "LingBot-World causal model"
         return "LingBot-World expert" if self.config.control else "plain Wan expert"
@@ -171,7 +171,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 
 
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    entries = own_part(read_tensors(path), _PREFIXES)
+    entries = drop_other_parts(read_tensors(path), _PREFIXES)
     official = _official_name(entries)
     _check_kind(path.name, {official(key): entry for key, entry in entries.items()})
     tensors, quantized = find_quantized(path.name, entries, official)

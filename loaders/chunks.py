@@ -64,9 +64,9 @@ class BufferRange(NamedTuple):
 
 @dataclass
 class FileChunk:
-    """The bytes [start, stop) of a file or of a tensor in memory, and the copies to make of these bytes.
+    """The bytes [start, stop) of a file or of a tensor in memory, and the device ranges to fill with them.
 
-    copies: pairs (first byte counted from `start`, range to fill).
+    copies: pairs (offset from `start` in bytes, range to fill).
     """
 
     source: MappedFile | Tensor
@@ -160,7 +160,7 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield chunks reduced to the bytes [first, stop) of their target buffer, with `buffer` as the new target."""
+    """Yield the parts of chunks for bytes [first, stop) of their buffer. Byte `first` is byte 0 of the new `buffer`."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

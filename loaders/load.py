@@ -50,12 +50,12 @@ def load_expert(
     shared_by: distributed.ProcessGroup | None = None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return a model in eval mode, without gradients, that computes in `dtype` on `device`.
+    """Return an expert or a causal model in eval mode, without gradients, that computes in `dtype` on `device`.
 
     copy: whether CPU weights are copies instead of views of the mapped file.
-    resident_blocks: the number of blocks that stay on the GPU (None: all).
+    resident_blocks: the number of blocks that stay on the GPU (None: all). The others are streamed.
     arithmetic: the number format of matrix products; "auto" means `dtype`.
-    shared_by: processes that each hold a piece of the other blocks, and run together.
+    shared_by: processes that each hold a piece of the streamed blocks, and run together.
     decoded_blocks: the number of first blocks whose decoded weights are cached.
 
     Raise CheckpointError for an unsuitable file, InputError for an impossible mode.
@@ -117,7 +117,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_loras(model: LingBotWorldModel, changes: LoraChanges, device: torch.device, dtype: torch.dtype) -> None:
-    """Add the LoRAs: to linear layers as factors, applied at each use; to other parameters now."""
+    """Apply LoRA changes. Linear layers get factors for each use; other parameters are replaced by changed ones."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import CheckpointError, InputError
 from ..options import LoraFile
 from ..weights.files import read_tensors
-from ..weights.quantized import PLAIN
+from ..weights.quantized import UNSCALED
 from ..weights.tensors import MappedFile, TensorEntry
 from .loras.names import OTHER_KINDS, SCALES, LayerNames
 from .loras.scale import StatedScale, find_scale
@@ -65,7 +65,7 @@ def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 
-def check_for_both_experts(loras: Iterable[LoraFile], path: Path) -> None:
+def refuse_loras_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
     """Raise InputError if a LoRA was chosen for one expert only, because the model at `path` has no experts."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
@@ -100,17 +100,17 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
     strange, names = [], LayerNames(shapes)
     for key, entry in entries.items():
         part = names.part_of(key)
-        if kind := next((kind for kind, parts in OTHER_KINDS.items() if part and part.name in parts), None):
+        if kind := next((kind for kind, parts in OTHER_KINDS.items() if part and part.role in parts), None):
             raise CheckpointError(f"{lora.path}: {kind} ({key}), and a plain LoRA is expected; it cannot be applied")
-        if part is None or part.layer is None or entry.dtype not in PLAIN and part.name not in SCALES:
+        if part is None or part.layer is None or entry.dtype not in UNSCALED and part.role not in SCALES:
             strange.append(key)
             continue
         found = layers.setdefault(part.layer, _Layer(part.layer, part.raw, {})).parts
-        if part.name in found:
+        if part.role in found:
             raise CheckpointError(
-                f"{lora.path}: {key} and {found[part.name].name} are the same part of {part.layer}; remove one"
+                f"{lora.path}: {key} and {found[part.role].name} are the same part of {part.layer}; remove one"
             )
-        found[part.name] = entry
+        found[part.role] = entry
     if strange or not layers:
         raise CheckpointError(
             f"{lora.path}: {len(strange)} of its {len(entries)} tensors belong to no layer of the model "

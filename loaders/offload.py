@@ -31,11 +31,11 @@ from .uploader import Upload, Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
-"""The settings of the copies that bring streamed blocks to the device in every forward."""
+"""The upload settings for streamed blocks, which are copied to the device in every forward."""
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Return the names of the linear weights of each block after the first `resident_blocks` (None: no block)."""
+    """Return the linear weights' names of each block after the first `resident_blocks`, by block index; {} for None."""
     layers = checkpoint.config.num_layers
     first = layers if resident_blocks is None else resident_blocks
     names: dict[int, list[str]] = {index: [] for index in range(first, layers)}
@@ -67,9 +67,9 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
     )
 
 
-def piece_bytes(block: int, processes: int) -> int:
-    """Return the bytes of one process's piece of a block with a buffer of `block` bytes."""
-    return -(-block // (processes * ALIGNMENT)) * ALIGNMENT
+def piece_bytes(nbytes: int, processes: int) -> int:
+    """Return the size in bytes of each process's piece of a block with a buffer of `nbytes` bytes."""
+    return -(-nbytes // (processes * ALIGNMENT)) * ALIGNMENT
 
 
 _PendingCopy: TypeAlias = Upload | distributed.Work
@@ -99,7 +99,7 @@ class SharedBlocks:
         self._last: distributed.Work | None = None
 
     def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
-        """Read this process's pieces of all blocks: by index, each block's file chunks, target buffer and bytes."""
+        """Read this process's piece of each block. `blocks` has file chunks, target buffer and bytes by block index."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -174,7 +174,7 @@ class BlockStreamer:
             self._fill(index)
 
     def _before(self, index: int, *_: Any) -> None:
-        """Wait for a block's weights, and copy them first if an interrupted forward left another block there."""
+        """Wait for a block's weights, and copy them first if an interrupted forward left others in the buffer."""
         block, arrival = self._in_slot[index % self._slots]
         arrival.wait()
         if block != index:

@@ -53,14 +53,14 @@ def find_package(
     release: str | None = None,
     **overrides: str | Path | None,
 ) -> Package:
-    """Return the paths of a package's parts; None for a part that is not found.
+    """Return the paths of a package's parts. The text encoder, tokenizer or VAE is None if not found.
 
     folder: a package, or a causal model; None if `overrides` has both experts.
     assets: a folder with text encoder, tokenizer and VAE.
-    release: a key of RELEASES, if the folder's only model is this causal release.
+    release: the causal model's release, a key of RELEASES; None to detect it.
     overrides: paths of high, low, text_encoder, tokenizer and vae, preferred to the folders.
 
-    Raise CheckpointError for a missing path or expert, or another model.
+    Raise CheckpointError if a path does not exist, an expert is missing, or `folder` has another model.
     """
     root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():
@@ -112,7 +112,7 @@ def _find_assets(folder: Path) -> dict[str, Path]:
 
 
 def _find_near(model: Path, part: str) -> Path | None:
-    """Return the path of a part next to a causal model or in a neighbouring folder, else None."""
+    """Return the path of a part in the causal model's parent folder or in a subfolder of the parent, else None."""
     parent = model.absolute().parent
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):
@@ -124,15 +124,15 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return whether a folder directly contains a causal model's weights. False for a package and unreadable files."""
-    if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
+    """Return whether a folder directly contains a causal model's weights. False for a package or unreadable files."""
+    if not is_model_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
     return _has_causal_shapes(folder) if stated is None and any(folder.glob("*.safetensors")) else bool(stated)
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a file holds a causal model, by names or else by shapes. False for an unreadable file."""
+    """Return whether a file holds a causal model, by the names in its path or by its sizes. Read errors are ignored."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)
@@ -148,13 +148,13 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
     folders = (root, *items)
     if release is not None:
         find_release(release)
-        return next(filter(is_expert_folder, folders), None)
+        return next(filter(is_model_folder, folders), None)
     found = [folder for folder in folders if is_causal_folder(folder)]
     return min(found, key=lambda folder: "transformer_causal" in folder.name, default=None)
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Return the experts' checkpoints with LoRAs. Raise CheckpointError for two that are not of one release."""
+    """Return the experts' checkpoints with LoRAs. Raise CheckpointError if the two do not form one model."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     _check_roles(experts)
     for line in (line for checkpoint in experts for line in checkpoint.mixture_lines):
@@ -167,8 +167,8 @@ def tokenizer_in(folder: Path) -> Path | None:
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 
-def is_expert_folder(path: str | Path) -> bool:
-    """Return whether a folder directly contains the weights of one model, an expert or any other."""
+def is_model_folder(path: str | Path) -> bool:
+    """Return whether a folder directly contains the weights of one model of any kind."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():
@@ -184,7 +184,7 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
     hint = "" if root is None or not (left := unfinished_download(root)) else f" {left[0].upper()}{left[1:]}."
-    if root is not None and is_expert_folder(root):
+    if root is not None and is_model_folder(root):
         kind = open_checkpoint(root).kind  # raises for another model
         hint = (
             f" This is the folder of one {kind}; give the folder above it, or, if it is a causal model, `release` "
@@ -198,10 +198,10 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 def _find_expert(role: str, items: list[Path]) -> Path | None:
     """Return the path of the expert `role`, recognised by name, preferably nf4; None without one."""
-    models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
+    models = [each for each in items if is_model_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
     named = [each for each in models if noise_role(each.name) == role]
     named = named or [each for each in models if role_of(each, models) == role]
-    folders = {item.name: item for item in items if is_expert_folder(item)}
+    folders = {item.name: item for item in items if is_model_folder(item)}
     if not named and "transformer_2" in folders:
         return folders.get("transformer" if role == "high" else "transformer_2")
     return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
@@ -218,12 +218,12 @@ def _is_encoder_or_vae(folder: Path) -> bool:
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")
     vae = stated.get("_class_name") == "AutoencoderKLWan" and stated.get("z_dim", 16) == 16
-    return is_expert_folder(folder) and (vae or "UMT5EncoderModel" in str(stated.get("architectures")))
+    return is_model_folder(folder) and (vae or "UMT5EncoderModel" in str(stated.get("architectures")))
 
 
 def _find_tokenizer(items: list[Path]) -> Path | None:
     folders = [item for item in items if item.is_dir()]
-    nested = (inner for folder in folders if not is_expert_folder(folder) for inner in sorted(folder.iterdir()))
+    nested = (inner for folder in folders if not is_model_folder(folder) for inner in sorted(folder.iterdir()))
     return next((folder for folder in (*folders, *nested) if tokenizer_in(folder)), None)
 
 

@@ -1,4 +1,4 @@
-"""Detection of a model's release by config.json, shapes and names; no tensor shows whether a model is causal."""
+"""Detection of a model's release by config.json, sizes and names. Only the 1.3B's sizes show a causal model."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,9 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""The `_class_name` of LingBot-World Fast and 2.0, and of 2.0's causal-pretrain model, which uses a negative prompt."""
+"""The `_class_name` in config.json of causal models with few steps, and of causal-pretrain, which uses guidance."""
 SMALL = 30, 1536
-"""The layers and the width of LingBot-World 2.0's 1.3B model."""
+"""The number of layers and the width of LingBot-World 2.0's 1.3B model."""
 
 _NAMED = {
     "v2-1.3b": r"1\.3b|1p3b",
@@ -30,13 +30,14 @@ _BARE = re.compile(r"(?<![a-z])(high|low)(?![a-z])")
 _HUB = "models--"
 """The prefix of a repository's folder in Hugging Face's cache."""
 _WORD = re.compile(r"[\w./-]+")
-_SOCKETS = "high_noise", "low_noise"
-"""Names of inputs of this project's nodes, which a workflow in a header may contain. They name no expert."""
+_NODE_INPUTS = "high_noise", "low_noise"
+"""Names of this project's node inputs, possible in a header's workflow. They do not count as names of experts."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return names that may state a model's release or role, most reliable first. `source` is the quantized folder."""
+    """Return names that may state a release or role, most reliable first. `source` names the unquantized model, or is
+    ""."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
@@ -128,7 +129,7 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
 
 def mixture_note(header: Mapping[str, str]) -> str | None:
     """Return a warning if a file's header names both a causal model and an expert of the base model, else None."""
-    names = [name for text in header.values() for name in _WORD.findall(str(text)) if name not in _SOCKETS]
+    names = [name for text in header.values() for name in _WORD.findall(str(text)) if name not in _NODE_INPUTS]
     causal = next((name for name in names if _CAUSAL.search(name.lower())), None)
     expert = next(filter(noise_role, names), None)
     if causal is None or expert is None:
@@ -147,7 +148,7 @@ def find_release(name: str) -> Release:
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return (name, licence, message or None) of a base model, from the result of `names_of`."""
+    """Return a base model's name, licence, and a message if its settings are assumed. `names` are from `names_of`."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

@@ -61,7 +61,8 @@ class Uploader(AbstractContextManager["Uploader"]):
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy chunks to the device, after the kernels queued on the caller's CUDA stream."""
+        """Start to copy chunks after the kernels queued on the CUDA stream. `total` is the size for `wait`'s
+        progress."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._copy_chunks, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
@@ -106,7 +107,7 @@ class Upload:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Wait until all copies are started; on CUDA the stream waits for their end. Raise a reader thread's error."""
+        """Wait for the copies. On CUDA the current stream waits for their end. Raise a reader thread's error."""
         waiting = set(self._readers)
         while waiting:  # short waits, so that Ctrl-C works on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
@@ -151,10 +152,10 @@ class ChunkReader:
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def wait_for(self, start_event: torch.cuda.Event | None) -> None:
-        """Make the next copies to a CUDA device wait for `start_event`. Do nothing for other devices."""
+        """Order the next copies after `start_event`. Without CUDA do nothing."""
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Copy a chunk to the device and return None. For CUDA start the copies and return the event after them. Raise
+        """Copy a chunk to the device. Return None, or on CUDA the event that marks the end of the copy. Raise
         CheckpointError if reading fails."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:

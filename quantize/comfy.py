@@ -17,7 +17,7 @@ from ..weights.scaled import E4M3, INT8, NVFP4
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 """ComfyUI's names of the formats that can be written, by this project's names."""
 _ROWS = 1024
-"""The rows quantized to nvfp4 at a time: a multiple of 128, the rows in a tile of block scales."""
+"""The number of rows quantized to nvfp4 at a time: a multiple of 128, the rows in a tile of block scales."""
 _LARGEST = 448 * 6
 """The largest value of nvfp4 before the matrix's scale: the largest block scale times the largest 4-bit value."""
 

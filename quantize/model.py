@@ -121,7 +121,7 @@ def find_damaged(target: TensorFile, written: Mapping[str, WrittenParameter], pr
 
 
 def _task(source: Source, options: QuantizeOptions) -> dict:
-    """Return the settings that determine the file's content. Other settings must not resume the file."""
+    """Return the settings that determine the file's content. An interrupted run is resumed only with equal settings."""
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..loaders import Package, find_package, open_checkpoint
-from ..loaders.lora import check_for_both_experts, loras_for
-from ..loaders.package import is_causal_folder, is_expert_folder
+from ..loaders.lora import loras_for, refuse_loras_for_one_expert
+from ..loaders.package import is_causal_folder, is_model_folder
 from ..options import BLOCK_SIZES, QUANTIZE_FORMATS, ShowProgress
 from ..outputs import PART, lock_output
 from ..text.weights import EMBEDDING, open_weights, wan_key
@@ -76,7 +76,7 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
         raise InputError(f"`blocksize` {options.blocksize}: expected one of {', '.join(map(str, BLOCK_SIZES))}")
     if options.format != "nf4" and (options.search or options.blocksize != QuantizeOptions.blocksize):
         raise InputError(f"`search` and `blocksize` are for nf4, `format` is {options.format}; leave them out")
-    if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):
+    if source.is_dir() and (is_causal_folder(source) or not is_model_folder(source)):
         return _plan_package(source, destination, options)
     if is_text_encoder(source):
         if options.loras or options.keep or options.format != "nf4":
@@ -115,7 +115,7 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[ModelJob]:
 
 
 def _single(name: str, path: Path, options: QuantizeOptions) -> ModelJob:
-    check_for_both_experts(options.loras, path)
+    refuse_loras_for_one_expert(options.loras, path)
     return ModelJob(name, open_model(path, options.keep, options.loras, options.multiple), Path(WEIGHTS), options)
 
 
@@ -127,7 +127,7 @@ def _text_job(path: Path, options: QuantizeOptions) -> ModelJob:
 
 def is_text_encoder(path: Path) -> bool:
     """Return whether a file or folder has a text encoder's tensors. Raise CheckpointError if it is unreadable."""
-    weights = path.is_file() or is_expert_folder(path)
+    weights = path.is_file() or is_model_folder(path)
     return weights and any(wan_key(name) == EMBEDDING for name in read_tensors(path))
 
 

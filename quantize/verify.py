@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..loaders import Checkpoint, find_package, open_checkpoint
-from ..loaders.package import is_causal_folder, is_expert_folder, open_experts
+from ..loaders.package import is_causal_folder, is_model_folder, open_experts
 from ..loaders.release import named_role
 from ..options import ShowProgress
 from ..text.weights import open_weights
@@ -26,7 +26,7 @@ class VerifiedFile:
     """The result of the verification of one file.
 
     kind: a description of the model and the format.
-    checked: the tensors with a matching checksum; None if none were compared.
+    checked: the number of tensors with a matching checksum; None if none were compared.
     """
 
     path: Path
@@ -44,7 +44,7 @@ def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Ver
         path = alone  # the folder that quantizing only a text encoder makes
     if is_text_encoder(path):
         return [_text_encoder(path, show, fast)]
-    if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
+    if path.is_dir() and (is_causal_folder(path) or not is_model_folder(path)):
         return list(_package(path, show, fast))
     return [_model(open_checkpoint(path), "", show, fast)]
 

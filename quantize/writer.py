@@ -190,7 +190,8 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def config_json(config: ModelConfig, guided: bool = False) -> dict:
-    """Return the content of a model's official config.json. `guided` states whether the model is causal-pretrain."""
+    """Return the content of an official config.json. `guided`: whether a causal model uses guidance, as
+    causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     sizes = "text_len", "in_dim", "dim", "ffn_dim", "freq_dim", "out_dim", "num_heads", "num_layers", "eps"
     kind = {"_class_name": causal if config.causal else "WanModel", "model_type": "i2v"}

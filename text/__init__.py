@@ -1,4 +1,4 @@
-"""Prompts: the events that extend them in time, and their umt5 embeddings."""
+"""Prompts, events that append sentences to a prompt during a video, and umt5 embeddings."""
 
 from .encoder import encode
 from .prompts import NEGATIVE_PROMPT, clean_prompt

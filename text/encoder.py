@@ -20,7 +20,7 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SPARE_ROWS = 1024
-"""The most rows of an embedding table beyond the tokenizer's tokens. umt5-xxl has 384."""
+"""The maximum number of rows of an embedding table beyond the tokenizer's tokens. umt5-xxl has 384."""
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
 
 
@@ -53,7 +53,7 @@ def encode(
 
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
-    """Raise TextError if the embedding table has fewer rows than the tokenizer has tokens, or over SPARE_ROWS more."""
+    """Raise TextError unless the embedding table has a row for each token, and at most SPARE_ROWS more."""
     rows = weights.config.vocab_size
     if not 0 <= rows - tokenizer.vocab_size <= SPARE_ROWS:
         raise TextError(

@@ -18,7 +18,7 @@ Part = TypeVar("Part")
 MOST_EVENTS = 64
 KEYS = "123456789"
 LATEST = 1e9
-"""The latest second for an event's start and end."""
+"""The maximum `start` and `end` of an event, in seconds."""
 FIELDS = ("name", "text", "key", "start", "end")
 
 
@@ -72,7 +72,7 @@ class Events:
     """The events of a walk (a steered live video), and which are active. Any thread may call the methods."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Find the active events in the full prompt `prompt`, as `set_full_prompt` does."""
+        """Split the full prompt `prompt` into the base prompt and the active events, as `set_full_prompt` does."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.set_full_prompt(prompt)
@@ -90,9 +90,9 @@ class Events:
                 text = _append(text, event.text)
         return text
 
-    def set_full_prompt(self, prompt: str, *, later: bool = False) -> None:
-        """Set the base prompt and the active events from a full prompt. With `later`, `advance` keeps its record of
-        started events."""
+    def set_full_prompt(self, prompt: str, *, keep_started: bool = False) -> None:
+        """Split a full prompt into the base prompt and the active events, whose sentences are at its end. With
+        `keep_started`, `advance` does not start an event again."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -101,7 +101,7 @@ class Events:
                     base = before
                     active.add(event.name)
             self._base, self._active = base, frozenset(active)
-            if not later:
+            if not keep_started:
                 self._by_time = frozenset(event.name for event in self.all if event.start is not None) & self._active
 
     def set_base_prompt(self, prompt: str) -> str:
@@ -133,7 +133,7 @@ class Events:
             self._by_time, self._active = due, (self._active | began) - ended
             return self.prompt
 
-    def facts(self) -> list[dict[str, Any]]:
+    def as_dicts(self) -> list[dict[str, Any]]:
         """Return the events as dicts in the format of `read_events`."""
         return [{name: value for name, value in asdict(event).items() if value is not None} for event in self.all]
 
@@ -169,8 +169,8 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return pairs (index of the first chunk, part), one for each change of the part. `parts` are pairs (second, part)
-    in order; a chunk lasts `seconds`."""
+    """Return pairs (chunk index, part): the part at the chunk's start, listed where it changes. `parts` are pairs
+    (second, part) in order; a chunk lasts `seconds`."""
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 

@@ -34,8 +34,8 @@ _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.",
 _PREFIXES = re.compile(r"^(?:(?:cond_stage_model|text_encoders?|umt5xxl|transformer|model|module)\.)+")
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
-_NO_WEIGHTS = ("spiece_model", "scaled_fp8")
-"""Tensors in ComfyUI's files that are no weights: the tokenizer, and a marker of the fp8 format."""
+_NON_WEIGHTS = ("spiece_model", "scaled_fp8")
+"""Tensors in ComfyUI's files that are not weights: the tokenizer, and a marker of the fp8 format."""
 _GGUF_LAYERS = {
     "attn_norm": "norm1",
     "attn_rel_b": "pos_embedding.embedding",
@@ -108,7 +108,7 @@ class UMT5Weights:
     """A umt5 encoder on disk.
 
     tensors: the tensor entries by Wan's name.
-    quantized: the quantized weights, of several tensors each, by name.
+    quantized: the quantized weights by name; each has several tensors.
     unread: tensors in the file that do not belong to the encoder.
     """
 
@@ -167,7 +167,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
     config = _infer(path, shapes)
     _check_shapes(path, shapes, config)
     check_finite(entry for weight in quantized.values() for entry in weight.entries)
-    unread = tuple(key for key in named if wan_key(key) is None and key not in _NO_WEIGHTS)
+    unread = tuple(key for key in named if wan_key(key) is None and key not in _NON_WEIGHTS)
     return UMT5Weights(Path(path), config, tensors, quantized, unread)
 
 
@@ -197,14 +197,14 @@ def huggingface_key(name: str) -> str:
     return f"encoder.block.{number}.{theirs}{rest.removeprefix(ours)}"
 
 
-def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if a file has neither a token embedding nor a position bias, as every encoder has."""
+def _check_kind(path: str | Path, shapes: Mapping[str, tuple], keys: Iterable[str]) -> None:
+    """Raise TextError if a file has no token embedding and no position bias. The message shows some of `keys`."""
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
-    kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")
-    if any(key.startswith(("patch_embedding.", "model.diffusion_model.")) for key in named):
+    kind = "its tensors are named " + (", ".join(list(keys)[:3]) or "nothing at all")
+    if any(key.startswith(("patch_embedding.", "model.diffusion_model.")) for key in keys):
         kind = "it looks like a video model (an expert)"
-    elif any(key.startswith(("decoder.conv", "encoder.conv", "encoder.downsamples")) for key in named):
+    elif any(key.startswith(("decoder.conv", "encoder.conv", "encoder.downsamples")) for key in keys):
         kind = "it looks like a VAE"
     raise TextError(f"{path} is not a umt5 text encoder: {kind}. Expected umt5-xxl, official or Hugging Face names.")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..model.host_memory import upload
 from ..model.layers.operations import materialise
-from ..weights.files import own_part, read_tensors, shared_prefix
+from ..weights.files import drop_other_parts, read_tensors, shared_prefix
 from ..weights.quantized import QuantizedWeight, find_quantized, quantized_tensors, shape_differences, shapes_of
 from ..weights.tensors import TensorEntry, refuse_not_finite
 from . import diffusers_names
@@ -93,7 +93,7 @@ class VAE:
 def read_vae(path: str | Path) -> dict[str, Tensor]:
     """Return the VAE's tensors in a file or diffusers folder, by official name. Raise CheckpointError if the tensors
     are not a Wan 2.1 VAE's."""
-    entries = own_part(read_tensors(path), ("first_stage_model.", "vae."))
+    entries = drop_other_parts(read_tensors(path), ("first_stage_model.", "vae."))
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
     diffusers = diffusers_names.MARK in entries

@@ -23,7 +23,7 @@ FORMATS = {
 }
 """The dtype of a weight's stored values, by ComfyUI's name of the format."""
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
-"""The ends of the names of a weight's scales; scale_weight is the older name of weight_scale."""
+"""The name suffixes of a weight's scales; scale_weight is the older name of weight_scale."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
 """Names of tensors that decoding does not need: two names of the input's scale, and the format's description."""
 SMOOTHED = "pre_quant_scale"
@@ -86,10 +86,10 @@ def find_scaled(
     matrices = (key for key, entry in left.items() if len(entry.shape) == 2 and entry.dtype in FLOAT8)
     names = [key for key in matrices if scale_owner(key) is None]
     found, problems = {}, []
-    scaled = {_layer(name) for name, each in parts.items() if "weight_scale" in each}
+    scaled = {_without_index(name) for name, each in parts.items() if "weight_scale" in each}
     for name in dict.fromkeys((*names, *parts, *stated)):
         weight = _make_weight(left.get(name), parts.get(name, {}), stated.get(name))
-        if name not in parts and name not in stated and _layer(name) in scaled:
+        if name not in parts and name not in stated and _without_index(name) in scaled:
             weight = "it has no weight_scale, which this layer has in other blocks"
         if isinstance(weight, str):
             problems.append(f"{name}: {weight}")
@@ -105,8 +105,8 @@ def find_scaled(
     return found, left
 
 
-def _layer(name: str) -> str:
-    """Return a weight's name with N for the block's index, equal in all blocks."""
+def _without_index(name: str) -> str:
+    """Return a weight's name with its block index replaced by N, to compare layers across blocks."""
     return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 

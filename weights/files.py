@@ -44,8 +44,8 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
     return prefix if all(key.startswith(prefix) for key in dotted) else ""
 
 
-def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Return a ComfyUI checkpoint's entries without those of other parts, or all if no key has one of `prefixes`."""
+def drop_other_parts(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
+    """Drop a ComfyUI checkpoint's entries of other parts, unless no name starts with one of this part's `prefixes`."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries
@@ -113,7 +113,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def unfinished_download(folder: Path) -> str:
-    """Return a message if an unfinished `hf download` left files in `folder` or around it, else an empty string."""
+    """Return a message about an interrupted `hf download` in `folder`, its parent or its cached repository, or ""."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download in {place} was not finished ({part.name}): the same `hf download` continues it"

@@ -1,4 +1,4 @@
-"""GGUF files, read by the library gguf, with the names of ComfyUI-GGUF's converter, and weights in GGML's blocks."""
+"""Reading of GGUF files by the gguf library: tensors with ComfyUI-GGUF's names, and weights in GGML's blocks."""
 
 import math
 import struct
@@ -83,7 +83,7 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
 
 
 def _describe(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
-    """Return a tensor's name, GGML type, shape in the file, shape after decoding, and first byte."""
+    """Return a tensor's name, GGML type, shape in the file, shape after decoding, and byte offset in the file."""
     name, stored = str(tensor.name), tuple(int(size) for size in reversed(tensor.shape.tolist()))
     field = reader.get_field(ORIGINAL_SHAPE + name)
     shape = stored if field is None else tuple(int(size) for size in field.contents())

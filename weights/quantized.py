@@ -19,8 +19,8 @@ from .gguf_file import BlockWeight
 from .scaled import FLOAT8, LayoutWeight, ScaledWeight
 from .tensors import TensorEntry, are_equal
 
-PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
-"""The dtypes of weights that may have no scale."""
+UNSCALED = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
+"""The dtypes in which a weight is readable without a scale."""
 
 _FOUR_BIT_PART = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$")
 _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -28,7 +28,7 @@ _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16":
 
 @dataclass(frozen=True)
 class FourBitWeight:
-    """A 4-bit weight of bitsandbytes in a file. Entries of nested scales, and `offset`, are None for float scales.
+    """A 4-bit weight of bitsandbytes in a file. `offset` and nested entries are None without double quantization.
 
     quant_type: "nf4" or "fp4".
     shape: the shape after decoding.
@@ -58,7 +58,7 @@ class FourBitWeight:
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Return the scales from the file's tensors by name. `offset` is a float32 scalar, or None for float scales."""
+        """Return the scales from the file's tensors by name. `offset` is None without double quantization."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -123,7 +123,7 @@ def find_quantized(
     quantized = {**find_four_bit(file, tensors), **scaled, **blocks}
     owned = {entry.name for weight in quantized.values() for entry in weight.entries}
     for key, entry in tensors.items():
-        if key not in owned and component_owner(key) is None and entry.dtype not in PLAIN:
+        if key not in owned and component_owner(key) is None and entry.dtype not in UNSCALED:
             raise CheckpointError(
                 f"{file}: {key} is {str(entry.dtype).removeprefix('torch.')} without a bitsandbytes quant_state or "
                 "ComfyUI's weight_scale, expected floats; use another file of this model"

@@ -16,7 +16,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWiseINT8Layout"}
 TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 TILE = 128
-"""The number of rows whose block scales are adjacent in the file."""
+"""The number of rows in a tile. Files in nvfp4 and mxfp8 store block scales tile by tile."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ScaledWeight:
         if dtype is None:
             return ScaledParameter.of(values, scale)
         scale = torch.ones((), device=values.device) if scale is None else scale
-        return frozen_parameter(load_layouts().core_tensor(_LAYOUTS[values.dtype], values, dtype, scale=scale))
+        return frozen_parameter(load_layouts().kitchen_tensor(_LAYOUTS[values.dtype], values, dtype, scale=scale))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class LayoutWeight:
         values = tensors[self.values.name]
         if dtype is None:
             return LayoutParameter.of(values, layout, (len(values), self.shape[1]), parts)
-        return frozen_parameter(load_layouts().core_tensor(layout, values, dtype, self.shape, **parts))
+        return frozen_parameter(load_layouts().kitchen_tensor(layout, values, dtype, self.shape, **parts))
 
     def _layout(self, tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
         scale = tensors[self.scale.name]

@@ -13,14 +13,14 @@ from ..errors import CheckpointError
 from .tensors import TensorEntry
 
 _TRAINING_ONLY = re.compile("critic|discriminator|teacher|fake_score|optim", re.IGNORECASE)
-"""The names of networks in a training checkpoint that generate no video."""
+"""Names of networks in a training checkpoint that are not used for generation."""
 _SCALE = re.compile(r"(lora_|network_)?(alpha|scale|scaling)")
-_DEPTH = 3
-"""The most nested dictionaries around a model's tensors."""
+_MAX_DEPTH = 3
+"""The maximum nesting depth of dictionaries around a model's tensors."""
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return a torch.save file's tensors by name, memory-mapped. Raise CheckpointError for a damaged file or code."""
+    """Return a torch.save file's tensors, memory-mapped. Raise CheckpointError if it is damaged or contains code."""
     state = _unwrap(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
@@ -43,7 +43,7 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 def _unwrap(path: Path, state: object) -> object:
     """Return the nested state dict with the most tensors, or `state` itself without nested ones."""
-    for _ in range(_DEPTH):
+    for _ in range(_MAX_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):
             break
         most = max(map(_count_tensors, found.values()))
@@ -72,12 +72,12 @@ def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the nested state dicts by key. Training-only networks are left out unless all are."""
+    """Return the nested state dicts by key, without networks for training only if there are others."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 
 
-def _count_tensors(value: object, depth: int = _DEPTH) -> int:
+def _count_tensors(value: object, depth: int = _MAX_DEPTH) -> int:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value) or not depth:
         return int(isinstance(value, Tensor))
     return sum(_count_tensors(each, depth - 1) for each in value.values())

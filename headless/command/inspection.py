@@ -9,7 +9,7 @@ import torch
 from ...errors import InputError
 from ...loaders import Checkpoint, find_package, open_checkpoint
 from ...loaders.offload import weight_bytes
-from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_expert_folder
+from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_model_folder
 from ...loaders.release import base_release, named_role
 from ...model.choice.card import card_of
 from ...model.choice.table import WORKS, candidates
@@ -94,7 +94,7 @@ def describe_kernels(device: torch.device) -> str:
 
 
 def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
-    if path.is_dir() and (where.get("release") or is_causal_folder(path) or not is_expert_folder(path)):
+    if path.is_dir() and (where.get("release") or is_causal_folder(path) or not is_model_folder(path)):
         return _package(path, work, where)
     kind = _model_kind(path)
     if kind != "expert":

@@ -16,7 +16,7 @@ from ...loaders.package import (
     TOKENIZER_FOLDERS,
     is_causal_file,
     is_causal_folder,
-    is_expert_folder,
+    is_model_folder,
     tokenizer_in,
 )
 from ...loaders.release import named_causal, noise_role
@@ -147,7 +147,7 @@ def resolve_vae(name: str) -> Path:
 
 
 def _holds_weights(path: Path) -> bool:
-    return path.is_file() or is_expert_folder(path)
+    return path.is_file() or is_model_folder(path)
 
 
 def tiny_decoder_choices() -> list[str]:
@@ -221,7 +221,7 @@ def _package_experts() -> Iterator[str]:
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
     """Yield the names of each package's subfolder `part`, and of weight files whose lower-case name matches."""
     for package in _folders():
-        if is_true_of(is_expert_folder, package / part):
+        if is_true_of(is_model_folder, package / part):
             yield f"{package.name}/{part}"
         found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))

@@ -11,7 +11,7 @@ import comfy.utils
 import folder_paths
 
 from ...errors import CheckpointError, DependencyError, InputError
-from ...loaders.package import find_package, is_causal_folder, is_expert_folder
+from ...loaders.package import find_package, is_causal_folder, is_model_folder
 from ...options import Progress
 from ...weights.files import read_tensors
 from ...weights.quantized import component_owner
@@ -71,7 +71,7 @@ def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
 def _can_quantize(path: Path) -> bool:
     try:
         models = [path]
-        if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
+        if path.is_dir() and (is_causal_folder(path) or not is_model_folder(path)):
             package = find_package(path)
             models = [*(package.experts or ()), *([package.causal] if package.causal else [])]
         return any(_holds_quantizable(model, fingerprint([model])) for model in models)

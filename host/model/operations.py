@@ -17,7 +17,7 @@ from ...model.ops.matrix_8bit import EightBit
 from ...model.ops.pointwise import encode_8bit
 from ...model.ops.rotation import encode_rotated
 from ...model.quantized import scaled
-from ...model.quantized.own_format import OwnFormatLayer, multiplies
+from ...model.quantized.own_format import OwnFormatLayer, has_kernel
 from ...model.quantized.parameters import LayoutParameter, frozen_parameter
 from ...options import Arithmetic
 
@@ -106,7 +106,7 @@ class Linear(comfy.ops.manual_cast.Linear):
             yield ExactLayer(weight, bias)
 
     def _to_8_bits(self, weight: Tensor, reference: Tensor) -> EightBit | LayoutParameter:
-        if self.own_format and is_quantized(weight) and multiplies(weight._layout_cls, weight.device, reference.dtype):
+        if self.own_format and is_quantized(weight) and has_kernel(weight._layout_cls, weight.device, reference.dtype):
             return LayoutParameter.like(weight)
         return to_8_bits(weight, reference, DTYPES[self.arithmetic])
 

@@ -113,7 +113,7 @@ def start_status(session: Session, fps: float) -> dict[str, Any]:
         "decoder": engine.decoder,
         "preview": engine.new_preview is not None,
         "prompt": store.last_prompt[0],
-        "events": session.events.facts(),
+        "events": session.events.as_dicts(),
         "active": sorted(session.events.active),
         "notes": list(engine.notes),
         **({} if walk.map is None else {"map": {**walk.map.facts(), "found": walk.found}}),

@@ -15,7 +15,7 @@ DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""Roles of tensors that are added to a parameter: `diff` to a weight, `diff_b` to a bias, `diff_m` to the
+"""The role by key ending, for tensors added to a parameter: `diff` to a weight, `diff_b` to a bias, `diff_m` to the
 modulation."""
 OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
@@ -40,17 +40,17 @@ class Part(NamedTuple):
     """The meaning of a key in a LoRA file.
 
     layer: the layer's official name; None if the model has no such layer.
-    name: the role: down, up, down_bias, up_bias, or one of SCALES, OTHER_KINDS, WHOLE.
+    role: down, up, down_bias, up_bias, a name in SCALES or OTHER_KINDS, or a value of WHOLE.
     raw: the layer's name in the file, without prefixes.
     """
 
     layer: str | None
-    name: str
+    role: str
     raw: str
 
 
 class LayerNames:
-    """The official names of layers by their names in LoRA files: official or diffusers', with dots or underscores."""
+    """A table of official layer names by a LoRA file's spelling: official or diffusers', with dots or underscores."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}
@@ -64,15 +64,15 @@ class LayerNames:
         match = _PART.match(key)
         if match is None:
             return None
-        raw, name = match["layer"], match["part"]
+        raw, role = match["layer"], match["part"]
         while (prefix := next((each for each in PREFIXES if raw.startswith(each)), None)) is not None:
             raw = raw.removeprefix(prefix)
-        name = "down" if name in DOWN else "up" if name in UP else WHOLE.get(name, name)
-        if name in ("down", "up") and match["end"] == "bias":
-            name = f"{name}_bias"
-        tried = (f"{raw}.modulation", raw) if name == "diff_m" else (raw,)
+        role = "down" if role in DOWN else "up" if role in UP else WHOLE.get(role, role)
+        if role in ("down", "up") and match["end"] == "bias":
+            role = f"{role}_bias"
+        tried = (f"{raw}.modulation", raw) if role == "diff_m" else (raw,)
         found = (self._official.get(_flat(each)) for each in tried)
-        return Part(next((layer for layer in found if layer is not None), None), name, raw)
+        return Part(next((layer for layer in found if layer is not None), None), role, raw)
 
 
 def _flat(name: str) -> str:

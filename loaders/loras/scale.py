@@ -25,12 +25,12 @@ REFUSED = (
     *("alora_invocation_tokens", "arrow_config"),
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Prefixes of `init_lora_weights` of LoRAs whose training also changed the base model. These LoRAs are refused."""
-_FORMS = {
+"""Prefixes of refused values of `init_lora_weights`: such an initialization changes the base model's weights."""
+_PEFT_FIELDS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""PEFT's field name (or `scale`) by a key's last words: ss_network_alpha means lora_alpha."""
+"""PEFT's field (or SCALE) by the end of another tool's key: alpha in ss_network_alpha means lora_alpha."""
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
@@ -61,7 +61,8 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the layer's scale, 1 if none is stated. Raise ScaleError for another rank or contradictory numbers."""
+        """Return the layer's scale, or 1. Raise ScaleError if `rank` is not the stated rank, or the numbers
+        contradict."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -81,8 +82,8 @@ class StatedScale(NamedTuple):
 
 
 def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA's header, or else a JSON file in its folder, states. `keys` are its tensors' names.
-    Raise CheckpointError for adapters that are not plain LoRAs."""
+    """Return the scale stated in a LoRA's header, or else in a JSON file in its folder. `keys` are the names of the
+    LoRA's tensors. Raise CheckpointError for adapters that are not plain LoRAs."""
     peft = any(".lora_A." in key for key in keys)
     if TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys):
         # A LoRA of kohya's trainers that was converted to PEFT's names: the converters multiply the matrices by the
@@ -107,7 +108,7 @@ def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()
 class _Value(NamedTuple):
     """A value of PEFT's field `name`, or of `scale`.
 
-    of_lora: whether the key or its object certainly belongs to a LoRA.
+    of_lora: whether the key, or the object that contains it, shows that the value is a LoRA's.
     """
 
     name: str
@@ -129,7 +130,7 @@ def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
     found = []
     for key, value, packed in pairs:
         match = _PART.match(_HUMP.sub("_", key).lower())
-        name = _FORMS[match[2] or match[4]] if match else re.sub(_MODEL, "", key)
+        name = _PEFT_FIELDS[match[2] or match[4]] if match else re.sub(_MODEL, "", key)
         if name in _KNOWN and (read := _parse(value)) is not None:
             found.append(_Value(name, read, packed or bool(match and (match[1] or match[3]))))
     return found

@@ -36,7 +36,7 @@ _TINY = 1e-38
 _RATIOS = (0.82, 0.88, 0.94, 1.0, 1.25, 1.38)
 # The weight of the square of a block's summed errors relative to the sum of their squares. Inputs that are similar in
 # neighbouring channels, such as a camera's, multiply the summed error.
-_SUMS = 1 / 16
+_SUM_WEIGHT = 1 / 16
 
 
 class Scales(NamedTuple):
@@ -125,8 +125,8 @@ def _pairs(code: Tensor) -> Tensor:
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Return the first index of each part of `count` values, and the parts' length. Parts have whole blocks and
-    bytes."""
+    """Split `count` values into parts at block and byte boundaries. Return the parts' first indices, and their length,
+    a multiple of `at_a_time`."""
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 
@@ -155,7 +155,7 @@ def encode(
     nested: bool = True,
     quant_type: str = "nf4",
     search: bool = False,
-    sums: float = _SUMS,
+    sum_weight: float = _SUM_WEIGHT,
 ) -> tuple[Tensor, Scales]:
     """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales. Without `search`, the bytes equal
     bitsandbytes'.
@@ -163,13 +163,13 @@ def encode(
     nested: whether the scales are quantized to 8 bits.
     quant_type: "nf4" or "fp4".
     search: whether to try several scales for each block, including negative ones.
-    sums: in the search, the weight of a block's squared sum of errors.
+    sum_weight: the search minimizes sum(e^2) + `sum_weight` * sum(e)^2, for a block's errors e.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
     starts, step = _starts(flat.numel(), blocksize, _encoded_at_a_time(weight))
     parts = [flat[start : start + step] for start in starts]
-    find = partial(_least_error, _nearest_table(code), sums) if search else _largest
+    find = partial(_best_scales, _nearest_table(code), sum_weight) if search else _largest
     absmax = torch.cat([find(_blocks(part, blocksize)) for part in parts])
     scales = _scales(absmax, code, blocksize, nested)
     divisors = scales.block_scales() if search else absmax
@@ -203,7 +203,8 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return the index in `code`, uint8, nearest to each value of `flat` divided by its block's scale."""
+    """Return the index in `code`, uint8, nearest to each value of `flat` divided by its block's scale. With `steps`,
+    quotients are first rounded to a grid of `steps` intervals."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:  # as in bitsandbytes on a CPU
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -216,14 +217,15 @@ def _inverse(scales: Tensor) -> Tensor:
     return (1.0 / torch.where(scales.abs() < _TINY, _TINY, scales))[:, None]
 
 
-def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return the best scale (see `encode`) of each block [blocks, blocksize]; 0 for a block of zeros."""
-    largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
+def _best_scales(table: Tensor, sum_weight: float, blocks: Tensor) -> Tensor:
+    """Return the scale with the least error (see `encode`) of each block [blocks, blocksize]; 0 for a block of
+    zeros."""
+    largest, wanted = _largest(blocks), blocks + sum_weight * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):
         values = _nearest_values(table, blocks, found if ratio is None else largest * ratio)
         product = (wanted * values).sum(1)
-        square = (values.square().sum(1) + sums * values.sum(1).square()).clamp_(min=_TINY)
+        square = (values.square().sum(1) + sum_weight * values.sum(1).square()).clamp_(min=_TINY)
         gain = product.square() / square  # the error reduction by these values' best scale, product / square
         better = gain > best
         best, found = torch.where(better, gain, best), torch.where(better, product / square, found)

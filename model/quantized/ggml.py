@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 _DECODED_AT_A_TIME = 1 << 22
-"""The most values that are decoded to float32 at a time."""
+"""The maximum number of values decoded to float32 at a time."""
 
 
 class BlockFormat(NamedTuple):
@@ -59,8 +59,9 @@ def _half(blocks: Tensor, at: int) -> Tensor:
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
 
 
-def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Unpack `bits`-bit numbers, uint8 [blocks, numbers]. Each `group` bytes give their lowest bits first."""
+def _unpack(values: Tensor, bits: int, group: int) -> Tensor:
+    """Unpack `bits`-bit numbers to uint8 [blocks, numbers]. Each run of `group` bytes yields the lowest bits of all its
+    bytes, then the next bits."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
@@ -79,19 +80,19 @@ def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tens
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
     """Return each block's 5-bit values, uint8 [blocks, 32]: 4 bytes of highest bits, then 16 bytes of lower bits."""
-    return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
+    return _unpack(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 
 def _q2_k(blocks: Tensor) -> Tensor:
     scales, least = (blocks[:, :16] & 15).float(), (blocks[:, :16] >> 4).float()
-    return _scaled(_unpacked(blocks[:, 16:80], 2, 32), _half(blocks, 80) * scales, _half(blocks, 82) * least)
+    return _scaled(_unpack(blocks[:, 16:80], 2, 32), _half(blocks, 80) * scales, _half(blocks, 82) * least)
 
 
 def _q3_k(blocks: Tensor) -> Tensor:
-    low, high = _unpacked(blocks[:, 96:104], 4, 8), _unpacked(blocks[:, 104:108], 2, 4)
+    low, high = _unpack(blocks[:, 96:104], 4, 8), _unpack(blocks[:, 104:108], 2, 4)
     scales = ((low | (high << 4)).to(torch.int8) - 32).float()
-    lacks = _unpacked(blocks[:, :32], 1, 32) ^ 1  # a value is 4 less unless its bit is set
-    values = _unpacked(blocks[:, 32:96], 2, 32).to(torch.int8) - (lacks << 2).to(torch.int8)
+    lacks = _unpack(blocks[:, :32], 1, 32) ^ 1  # a value is 4 less unless its bit is set
+    values = _unpack(blocks[:, 32:96], 2, 32).to(torch.int8) - (lacks << 2).to(torch.int8)
     return _scaled(values, _half(blocks, 108) * scales)
 
 
@@ -104,24 +105,24 @@ def _six_bit_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _q5_k(blocks: Tensor) -> Tensor:
-    values = _unpacked(blocks[:, 48:], 4, 32) | (_unpacked(blocks[:, 16:48], 1, 32) << 4)
+    values = _unpack(blocks[:, 48:], 4, 32) | (_unpack(blocks[:, 16:48], 1, 32) << 4)
     return _scaled(values, *_six_bit_scales(blocks))
 
 
 def _q6_k(blocks: Tensor) -> Tensor:
-    values = _unpacked(blocks[:, :128], 4, 64) | (_unpacked(blocks[:, 128:192], 2, 32) << 4)
+    values = _unpack(blocks[:, :128], 4, 64) | (_unpack(blocks[:, 128:192], 2, 32) << 4)
     return _scaled(values.to(torch.int8) - 32, _half(blocks, 208) * blocks[:, 192:208].view(torch.int8).float())
 
 
 _DECODERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "Q4_0": lambda blocks: _scaled(_unpacked(blocks[:, 2:], 4, 16).to(torch.int8) - 8, _half(blocks, 0)),
-    "Q4_1": lambda blocks: _scaled(_unpacked(blocks[:, 4:], 4, 16), _half(blocks, 0)) + _half(blocks, 2),
+    "Q4_0": lambda blocks: _scaled(_unpack(blocks[:, 2:], 4, 16).to(torch.int8) - 8, _half(blocks, 0)),
+    "Q4_1": lambda blocks: _scaled(_unpack(blocks[:, 4:], 4, 16), _half(blocks, 0)) + _half(blocks, 2),
     "Q5_0": lambda blocks: _scaled(_five_bits(blocks, 2).to(torch.int8) - 16, _half(blocks, 0)),
     "Q5_1": lambda blocks: _scaled(_five_bits(blocks, 4), _half(blocks, 0)) + _half(blocks, 2),
     "Q8_0": lambda blocks: _scaled(blocks[:, 2:].view(torch.int8), _half(blocks, 0)),
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
-    "Q4_K": lambda blocks: _scaled(_unpacked(blocks[:, 16:], 4, 32), *_six_bit_scales(blocks)),
+    "Q4_K": lambda blocks: _scaled(_unpack(blocks[:, 16:], 4, 32), *_six_bit_scales(blocks)),
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
 }

@@ -175,11 +175,11 @@ def four_bit_tensor(
     return QuantizedTensor(packed, NATIVE if native else PLAIN, params)
 
 
-def core_tensor(
+def kitchen_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor over `values` in one of comfy_kitchen's layouts, without a copy. `fields` are the other
-    fields of the layout's Params."""
+    """Return a QuantizedTensor over `values` in the comfy_kitchen layout `layout`, without a copy. `fields` are those
+    of the layout's Params except dtype and shape."""
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 

@@ -20,7 +20,7 @@ LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCo
 """The names of comfy-kitchen's layouts, by the format of the weight."""
 FORMATS = {layout: form for form, layout in LAYOUTS.items()}
 WORST: dict[Work, float] = {"nvfp4": 0.2, "mxfp8": 0.05}
-"""The largest relative RMS error of a product that passes the accuracy test, by the format of the weight."""
+"""The maximum relative RMS error of a product that passes the accuracy test, by the format of the weight."""
 
 
 class OwnFormatLayer:
@@ -37,13 +37,13 @@ class OwnFormatLayer:
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
     """Return a linear layer that multiplies in the weight's format, or None if the format or the GPU rules it out."""
-    if not isinstance(weight, LayoutParameter) or not multiplies(weight.layout_name, weight.device, dtype):
+    if not isinstance(weight, LayoutParameter) or not has_kernel(weight.layout_name, weight.device, dtype):
         return None
     return OwnFormatLayer(weight, bias, dtype)
 
 
-def multiplies(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the GPU multiplies weights of this comfy_kitchen layout undecoded, with results in `dtype`."""
+def has_kernel(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether the GPU multiplies weights of a comfy_kitchen layout without decoding, with results in `dtype`."""
     form = FORMATS.get(layout)
     return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 
@@ -54,7 +54,7 @@ def _computes(form: Work, device: torch.device) -> bool:
 
 
 @on_its_gpu
-def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def kitchen_multiply(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x [tokens, in] times the transposed weight [out, in], plus bias, by comfy-kitchen. Raise RuntimeError if
     comfy-kitchen has no kernel for this GPU."""
     kitchen, form, own = import_module("comfy_kitchen"), FORMATS[weight.layout_name], weight.fields
@@ -71,15 +71,15 @@ def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: t
     return getattr(kitchen, f"scaled_mm_{form}")(**arguments)[: len(x)]
 
 
-def plainly(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the result of `by_kitchen`, computed in plain torch."""
+def torch_multiply(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return the result of `kitchen_multiply`, computed in plain torch."""
     form = FORMATS[weight.layout_name]
     rounded = _encoded(x.float(), form).decode(torch.float32)[: len(x)]
     made = F.linear(rounded, weight.decode(torch.float32), None if bias is None else bias.float())
     return made.to(dtype)
 
 
-multiply = or_else(by_kitchen, plainly, "comfy-kitchen's product of NVFP4 or MXFP8")
+multiply = or_else(kitchen_multiply, torch_multiply, "comfy-kitchen's product of NVFP4 or MXFP8")
 
 
 def _layout(form: Work) -> Any:
@@ -107,7 +107,7 @@ def _exact(x: Tensor, weight: LayoutParameter, bias: Tensor) -> Tensor:
 def _register(form: Work) -> None:
     make: Callable[[torch.device, Size], tuple[Any, ...]] = partial(_random, form)
     KERNEL_TESTS[form] = KernelTest(make, _exact, WORST[form])
-    attempt(form, KITCHEN)(lambda x, weight, bias: by_kitchen(x, weight, bias, x.dtype))
+    attempt(form, KITCHEN)(lambda x, weight, bias: kitchen_multiply(x, weight, bias, x.dtype))
 
 
 for _form in LAYOUTS:

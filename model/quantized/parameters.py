@@ -20,10 +20,10 @@ from .decoding import decode_blocks, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base class of quantized weights outside ComfyUI. In ComfyUI quantized weights are QuantizedTensors."""
+    """A weight that is decoded or quantized on demand. In ComfyUI QuantizedTensors replace this class."""
 
-    _rotates = True
-    """Whether `recode(rotated=True)` rotates the weight; if False, `recode` ignores `rotated`."""
+    _can_rotate = True
+    """Whether the stored format can be rotated for an int8 product (see `rotation.Rotated`)."""
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
 
@@ -36,7 +36,8 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, False, self._decode)
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in int8 or float8_e4m3fn, with row scales. With `rotated`, rotate it if possible."""
+        """Return the weight in int8 or float8_e4m3fn, with row scales; with `rotated` a Rotated in int8, if
+        possible."""
         return self._kept_or_made(dtype, rotated, self._rotate if rotated else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -46,7 +47,7 @@ class DecodedParameter(torch.nn.Parameter):
         return encode_8bit(self._decode(torch.float32), dtype=dtype)
 
     def _rotate(self, dtype: torch.dtype) -> EightBit:
-        return encode_rotated(self._decode(torch.bfloat16)) if self._rotates else self._recode(dtype)
+        return encode_rotated(self._decode(torch.bfloat16)) if self._can_rotate else self._recode(dtype)
 
     def _kept_or_made(self, dtype: torch.dtype, rotated: bool, make: Callable[[torch.dtype], T]) -> T:
         kept, key = {} if self._kept is None else self._kept, (dtype, rotated)
@@ -91,7 +92,7 @@ def keep_together(*weights: DecodedParameter) -> None:
 
 
 class WideParameter(DecodedParameter):
-    """A weight stored in 16 or more bits. `recode` quantizes it; the result of `decode` is never cached."""
+    """An unquantized weight of 16 or more bits. `recode` quantizes it; the result of `decode` is never cached."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
@@ -111,7 +112,7 @@ class WideParameter(DecodedParameter):
 class FourBitParameter(DecodedParameter):
     """A 4-bit weight of packed bytes and scales."""
 
-    _rotates = False
+    _can_rotate = False
     scales: Scales
     weight_shape: tuple[int, ...]
 
@@ -155,7 +156,7 @@ class ScaledParameter(DecodedParameter):
 class BlockParameter(DecodedParameter):
     """A weight in GGML's blocks."""
 
-    _rotates = False
+    _can_rotate = False
     kind: str
     weight_shape: tuple[int, ...]
 
@@ -171,7 +172,7 @@ class BlockParameter(DecodedParameter):
 
 
 class LayoutParameter(DecodedParameter):
-    """A weight in one of comfy_kitchen's layouts, with the other fields of the layout's Params."""
+    """A weight in the comfy_kitchen layout `layout_name`. `fields` are the layout's Params except dtype and shape."""
 
     layout_name: str
     weight_shape: tuple[int, ...]
@@ -179,7 +180,7 @@ class LayoutParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
-        """Return a parameter of `shape` over values in comfy_kitchen's layout, with the other fields of its Params."""
+        """Return a parameter of `shape` over values in a comfy_kitchen layout. `fields` are as in the class."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter
@@ -198,7 +199,7 @@ class LayoutParameter(DecodedParameter):
 
     @on_its_gpu
     def _decode(self, dtype: torch.dtype) -> Tensor:
-        tensor = load_layouts().core_tensor(self.layout_name, self.data, dtype, self.weight_shape, **self.fields)
+        tensor = load_layouts().kitchen_tensor(self.layout_name, self.data, dtype, self.weight_shape, **self.fields)
         return tensor.dequantize()
 
     def _rotate(self, dtype: torch.dtype) -> EightBit:
@@ -225,7 +226,8 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return `tensor` as a Parameter without gradient over the same memory. A QuantizedTensor is changed in place."""
+    """Return a Parameter without gradient over the tensor's memory. A QuantizedTensor itself is marked as a
+    parameter."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True  # Parameter(tensor) would call comfy_kitchen's detach, which copies mapped scales to memory

@@ -8,7 +8,7 @@ from ..ops.matrix_8bit import LARGEST, EightBit
 from ..ops.pointwise import encode_8bit
 
 _ROWS = 256
-"""The most rows that are converted to float32 at a time."""
+"""The maximum number of rows converted to float32 at a time."""
 
 
 def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -135,7 +135,7 @@ def test_files_of_events(tmp_path):
         file.write_text(text, encoding="utf-8")
         assert [event.key for event in read_events(file)] == ["1", "2", None]
     assert read_events({"rain": "It rains."})[0].text == "It rains."
-    assert read_events(Events(read_events(file)).facts()) == read_events(file)
+    assert read_events(Events(read_events(file)).as_dicts()) == read_events(file)
     for data, told in (
         (b"rain", "not JSON"),
         (b'"rain"', "found 'rain'; expected a list of events"),

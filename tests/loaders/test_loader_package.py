@@ -135,8 +135,8 @@ def test_a_folder_without_weights_is_no_expert(community):
 
 
 def test_the_folder_of_one_expert_is_recognised(community, golden):
-    assert package.is_expert_folder(community / "high_noise_model_bnb_nf4")
-    assert not package.is_expert_folder(community)
+    assert package.is_model_folder(community / "high_noise_model_bnb_nf4")
+    assert not package.is_model_folder(community)
     with pytest.raises(CheckpointError, match="of one LingBot-World expert; give the folder above it, or, .*`release`"):
         find_package(golden / "nf4/high_noise_model_bnb_nf4")
 

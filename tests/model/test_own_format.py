@@ -29,7 +29,7 @@ def test_its_trial_takes_a_right_product_and_refuses_plain_code(form, monkeypatc
     assert tried.reason is not None
     assert "eager" in tried.reason or "No backend" in tried.reason or "support" in tried.reason, tried
     monkeypatch.setitem(
-        ATTEMPTS, (form, candidate.name), lambda x, weight, bias: own_format.plainly(x, weight, bias, x.dtype)
+        ATTEMPTS, (form, candidate.name), lambda x, weight, bias: own_format.torch_multiply(x, weight, bias, x.dtype)
     )
     (tried,) = trials.try_all([candidate], CPU, Size(rows=37, dim=256, out=128), timed=False)
     assert tried.reason is None, tried

@@ -85,7 +85,7 @@ def test_search_keeps_a_trained_camera_layer_better_than_the_largest_value(tmp_p
     expert = open_checkpoint(write_toy_world(tmp_path) / "low_noise_model")
     weight = expert.tensors["patch_embedding_wancamctrl.weight"].view().float()
     plain, squares, searched = (
-        summed_error(weight, 256, first=3, **kw) for kw in ({}, {"search": True, "sums": 0}, {"search": True})
+        summed_error(weight, 256, first=3, **kw) for kw in ({}, {"search": True, "sum_weight": 0}, {"search": True})
     )
     assert searched < 0.8 * min(plain, squares)
 
