@@ -17,7 +17,7 @@ _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer 
 """The name suffixes of q, k and v, which are adjacent in the buffer so that one product computes all."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
-# The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
+# The maximum gap between two tensors that one read covers: reading the gap is cheaper than another read.
 _GAP = 1 << 16
 
 
@@ -48,7 +48,7 @@ class BufferRange(NamedTuple):
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return how many bytes of the file fill `nbytes` bytes of the buffer. Rounding makes the numbers differ."""
+        """Return how many file bytes fill `nbytes` bytes of the buffer. The numbers differ if the copy rounds."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:

@@ -53,8 +53,8 @@ def resident_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> 
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
-    """Return the bytes of weights, streaming buffers and LoRAs on one device, if `resident_blocks` blocks stay there
-    (None: all)."""
+    """Return the bytes of weights, streaming buffers and LoRAs on one device. `resident_blocks` blocks stay there
+    (None: all); `processes` share the others."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)

@@ -36,8 +36,7 @@ _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return names that may state a release or role, most reliable first. `source` names the unquantized model, or is
-    ""."""
+    """Return names that may state a release or role, most reliable first. `source` is the unquantized model's name."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
@@ -70,7 +69,7 @@ def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the release, a key of RELEASES, that the names state first; None if they state none."""
+    """Return the first release, a key of RELEASES, that a name states, or None."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):

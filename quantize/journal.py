@@ -10,7 +10,7 @@ class WrittenParameter(NamedTuple):
     """A parameter that is already in the output file.
 
     sha256: the SHA-256 of each stored tensor by key.
-    states: the JSON text of bitsandbytes' quant_state by key, if there is one.
+    states: the JSON texts of bitsandbytes' quant_states by key; empty for other formats.
     error: the relative RMS quantization error; None for an unquantized parameter.
     """
 
@@ -20,7 +20,7 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file that records the written parameters. Opening discards an incomplete line or another run's records."""
+    """A file that records the written parameters. Opening discards an incomplete line, or records of other settings."""
 
     def __init__(self, path: Path, task: dict) -> None:
         self.written = _read(path, task)

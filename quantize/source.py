@@ -54,8 +54,8 @@ class Source:
 
 
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
-    """Open a model to quantize, except the layers in `keep` and matrices with sizes that `multiple` does not divide.
-    Raise CheckpointError for an unsuitable model or LoRA, InputError for an unknown layer."""
+    """Open a model to quantize. Layers in `keep`, and matrices with a size that `multiple` does not divide, stay
+    unquantized. Raise CheckpointError for an unsuitable model or LoRA, InputError for an unknown layer."""
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
     config = read_json(checkpoint.files[0].parent / CONFIG, optional=True)

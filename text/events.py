@@ -124,7 +124,8 @@ class Events:
             return self.prompt
 
     def advance(self, seconds: float) -> str | None:
-        """Start and end events by their times up to `seconds`. Return the new full prompt; None without a change."""
+        """Switch events whose start or end is due at `seconds`. Return the new full prompt, or None without a
+        change."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.is_due(seconds))
             began, ended = due - self._by_time, self._by_time - due

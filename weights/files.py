@@ -72,7 +72,7 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the current snapshot in a repository of Hugging Face's cache, or the folder itself if none is clear."""
+    """Return the current snapshot in a repository of Hugging Face's cache, or `folder` itself without a clear one."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder

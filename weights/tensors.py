@@ -70,8 +70,8 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield bytes of the file from `offset` on, in pieces. Each overwrites the previous one. Raise CheckpointError
-        if reading fails."""
+        """Yield bytes of the file from `offset` on, in pieces. Each piece overwrites the previous one. Raise
+        CheckpointError if reading fails."""
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)

@@ -1,4 +1,4 @@
-"""Reading of files written by torch.save, and of a training checkpoint's model among its state dicts."""
+"""Reading of torch.save files, including the model's state dict inside a training checkpoint."""
 
 import re
 from collections.abc import Mapping
