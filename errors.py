@@ -1,4 +1,4 @@
-"""The package's exceptions, and imports of modules that may be missing or wait for their first use."""
+"""The package's exceptions, and optional and lazy imports."""
 
 import errno
 import importlib
@@ -12,7 +12,8 @@ class CancelledError(Exception):
 
 
 class LingBotError(ValueError):
-    """The base class of errors that a user can fix. The command turns names in backticks in the message into flags."""
+    """The base class of errors that a user can fix. The command shows a name in backticks in the message as its flag,
+    such as --ckpt."""
 
 
 class CheckpointError(LingBotError):
@@ -52,8 +53,8 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return a module. Raises DependencyError, which names the package to install, if the import fails for
-    any reason."""
+    """Import and return a module. If the import fails for any reason, raise DependencyError with the package to
+    install."""
     try:
         return importlib.import_module(module)
     except Exception as error:

@@ -15,7 +15,7 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """A group of a file format's fields that a reader treats in the same way.
+    """How a reader treats one or several fields of a file format.
 
     effect: applied, refused (an error), reported (unused, with a note) or ignored.
     how: a sentence about these fields for docs/formats.md.
@@ -31,7 +31,7 @@ class Reported(str):
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list of at most one note. The note lists the names in a file that the reader does not know."""
+    """Return a list with one note on the names in a file that `fields` lacks, or an empty list if `fields` has all."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -41,8 +41,8 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError if `text` has a lone surrogate, which stands for a byte that is not UTF-8. The message begins
-    with `name`."""
+    """Raise InputError if `text` has a lone surrogate, which stands for a byte that is not UTF-8. `name` begins the
+    message."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -54,7 +54,7 @@ def check_text(name: str, text: str) -> None:
 
 def text_of(path: Path, name: str = "") -> str:
     """Return a small UTF-8 file's content without a byte order mark, with LF line ends. Raises InputError for an
-    unreadable file."""
+    unreadable file; `name` or the path begins the message."""
     try:
         return _bytes_of(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:

@@ -26,16 +26,17 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The number format of matrix products in the blocks' linear layers. "bf16" and "auto" mean the compute dtype; "8bit"
-means fp8 or int8."""
+"""The number format of matrix products in the blocks' linear layers. "auto" and "bf16" keep the model's dtype, even if
+it is not bf16; "8bit" selects fp8 or int8 by the device."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The number format of matrix products in self-attention. "auto" and "exact" mean the compute dtype."""
+"""The number format of matrix products in self-attention. "auto" and "exact" keep the model's dtype; "8bit" selects the
+device's 8-bit kernel."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' nf4, and three that ComfyUI's loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""The dtype in which the VAE decodes. "auto" means fp16 on one suitable GPU, bf16 for walks on a suitable CPU, else
-fp32."""
+"""The dtype in which the VAE decodes. "auto" means fp16 on a GPU with fp16 units, bf16 for live videos on a CPU with
+bf16 units, else fp32."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
@@ -53,7 +54,7 @@ SIZE = 480, 832
 CELL = 8
 """The height and width, in pixels, of the square that one latent pixel (cell) covers."""
 CHUNK = 3
-"""The default number of latent frames that a causal model generates together; CHUNKS has the choices."""
+"""The default number of latent frames that a causal model generates together. CHUNKS has the allowed numbers."""
 CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """The supported block sizes of 4-bit quantization: numbers of values that share a scale."""
@@ -80,7 +81,7 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The number formats in which a model computes.
+    """The number formats and the parallelism of a model's forward.
 
     arithmetic, attention: the formats of matrix products.
     processes: the number of processes that split a video's tokens.
@@ -96,16 +97,16 @@ class Precision:
 class Window:
     """The attention window of a causal model, in latent frames.
 
-    frames: how many a chunk attends to, including its own; 0: all.
-    sink: the first frames of the video, which always stay in the window.
+    frames: the number that a chunk attends to, including its own; 0: all.
+    sink: the number of first frames that always stay in the window.
     """
 
     frames: int = 0
     sink: int = 0
 
     def check(self, chunk: int) -> None:
-        """Raise InputError if a number is negative, or the window is too small for the sink and a chunk of `chunk`
-        latent frames."""
+        """Raise InputError if a number is negative, or the window is too small for the sink and `chunk` latent
+        frames."""
         if self.sink < 0 or self.frames < 0 or (self.frames and self.frames < self.sink + chunk):
             raise InputError(
                 f"`window` {self.frames} and `sink` {self.sink}: a window holds its sink and a chunk of {chunk} latent "
@@ -118,8 +119,8 @@ class Window:
         chosen.check(chunk)
         return chosen
 
-    def held(self, frames: int, chunk: int) -> Window:
-        """Return the size and the sink of the KV cache for a video of `frames` latent frames. The size is never 0."""
+    def in_cache(self, frames: int, chunk: int) -> Window:
+        """Return the window of the KV cache for a video of `frames` latent frames. Its `frames` is never 0."""
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
 
@@ -139,7 +140,7 @@ class Release:
 
     indices: the denoising steps, in a schedule of 1,000 steps.
     window: the attention window; Window() attends to the whole video.
-    guided: whether many steps and a negative prompt are used.
+    guided: whether the model uses a full schedule and classifier-free guidance.
     """
 
     name: str

@@ -54,7 +54,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         render_mode: "rgb_array" or None.
         reward: the reward function; None: the reward is always 0.
         session: arguments of `Session`, such as speed and events.
-        options: arguments of `open_live`. The package's example has the default image and prompt.
+        options: arguments of `open_live`; image and prompt default to those of the package's example.
         """
         self.action_space = action_space(actions)
         if render_mode not in (None, "rgb_array"):
@@ -78,11 +78,12 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new walk, make its first chunk, and return (observation, info). Raises InputError for invalid
+        """Begin a new walk, generate its first chunk, and return (observation, info). Raises InputError for invalid
         options.
 
         seed: the seed of the noise; None: random.
-        options: a dict that may have `image`, `prompt`, and `state`, a saved walk to continue.
+        options: a dict with any of `image` (file or array), `prompt`, or, instead of an image, `state` (a saved walk to
+        continue).
         """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
@@ -155,7 +156,7 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
 
 
 def _open(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return a model's engine and default start, those of the last call if the arguments are equal and hashable."""
+    """Return a model's engine and default start. Those of the last call are cached if its arguments are hashable."""
     try:
         return _open_cached(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

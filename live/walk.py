@@ -141,7 +141,7 @@ class Walk(WalkWorld):
     def chunk(self) -> Iterator[Frames]:
         """Make and save the next chunk. Yield one Frames for the first latent frame, and one for the others, if any."""
         chunk = self._next_chunk()
-        ahead, apart = self._world.replays, self._decoder.device != chunk.latent.device
+        ahead, apart = self._world.graphs_recorded, self._decoder.device != chunk.latent.device
         if ahead and apart:
             self.update_cache()
         parts = decode_parts(chunk, self._decoder)

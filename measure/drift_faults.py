@@ -7,27 +7,27 @@ import numpy as np
 
 from .drift_metrics import STRIDE, FrameMetrics
 
-BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The thresholds of drift since the first second: fractions of the sharpness and colourfulness, and differences of red
-minus blue and of the brightness in grey levels (0 to 255)."""
-BLURRED_PLACES = 0.35
-"""The threshold of sharpness for tracked scene content, which loses detail as the camera comes closer."""
-DOUBLING_S, MOST_GROWN = 5.0, 2.0
-"""The growth of the thresholds for tracked content, as its errors accumulate: the seconds until they double, and the
-largest factor for tint and brightness."""
+MIN_SHARPNESS, MIN_COLOUR, MAX_TINT, MAX_BRIGHTNESS = 0.6, 0.7, 12.0, 15.0
+"""The limits of drift. Sharpness and colourfulness: the minimum fraction of the first second's value. Tint and
+brightness: the maximum change in grey levels (0 to 255)."""
+MIN_TRACKED_SHARPNESS = 0.35
+"""The limit, like MIN_SHARPNESS, for tracked scene content, which loses detail as the camera comes closer."""
+GROWTH_S, MAX_GROWTH = 5.0, 2.0
+"""The limits for tracked content grow linearly, by their initial value every GROWTH_S seconds. Those for tint and
+brightness stop at MAX_GROWTH times the initial value."""
 STILL = 0.02
-"""A frame is frozen if its change is below this fraction of the video's usual change, the third quartile."""
+"""A frame is frozen if its change is below this fraction of the third quartile of all frames' changes."""
 FROZEN_S = 0.4
 FLICKER = 1.0
 """A video flickers if its median flicker over half a second exceeds this, in grey levels (0 to 255)."""
 JERK, RESIDUAL_RATIO = 2.0, 1.8
-"""The thresholds of a seam between chunks, against up to three neighbours on each side: the difference of motion in
-pixels, and the ratio of residuals."""
+"""The minimum values at a seam between chunks, relative to the median of up to six neighbouring frames: difference of
+motion in pixels, and ratio of residuals."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
-SAME, MOVES, LEAST_GAP_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat: two frames' difference as a fraction of the usual change, the usual change of a moving
-video, and the least distance in seconds."""
+REPEAT_RATIO, REPEAT_CHANGE, REPEAT_GAP_S = 0.25, 0.1, 1.0
+"""The limits of a repeat: the maximum difference as a fraction of the change per frame, the minimum change per frame in
+grey levels, and the minimum distance in seconds."""
 
 
 class Fault(NamedTuple):
@@ -64,33 +64,33 @@ def _drifts(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.ndarray, tuple[str, str]]]:
-    """Yield each kind of drift: name, change in thresholds [f], whether each frame drifted [f], words for fall and
-    rise."""
-    second, grown = max(round(metrics.fps), 2), 1 + np.arange(len(metrics)) / metrics.fps / DOUBLING_S
+    """Yield for each metric: its name, its change divided by the limit [f], a mask [f] of drifted frames, and two
+    texts, for a fall and a rise."""
+    second, grown = max(round(metrics.fps), 2), 1 + np.arange(len(metrics)) / metrics.fps / GROWTH_S
 
     def since(values: np.ndarray) -> np.ndarray:
         return values - np.median(values[:second])
 
     # off: tracked content exceeds the grown threshold, or content and full image both exceed the plain one
     for name, measure, word, least, least_places in (
-        ("sharpness", "sharpness", "sharp", BLURRED, BLURRED_PLACES),
-        ("colour", "colourfulness", "colourful", PALE, PALE),
+        ("sharpness", "sharpness", "sharp", MIN_SHARPNESS, MIN_TRACKED_SHARPNESS),
+        ("colour", "colourfulness", "colourful", MIN_COLOUR, MIN_COLOUR),
     ):
         change = since(getattr(metrics, f"{measure}_change")) / -np.log(least_places)
         whole = since(np.log(np.maximum(getattr(metrics, measure), 1e-9))) / -np.log(least)
         off = (change < -grown) | ((np.abs(change) > 1) & (np.sign(change) * whole > 1))
         yield name, change, off, (f"less than {least:.0%} as {word} as", f"more than {1 / least:.0%} as {word} as")
     for name, most, words in (
-        ("tint", TINTED, f"tinted, with red minus blue more than {TINTED:.0f} of 255 away from its value"),
-        ("brightness", DARKER, f"brighter or darker by more than {DARKER:.0f} of 255 than"),
+        ("tint", MAX_TINT, f"tinted, with red minus blue more than {MAX_TINT:.0f} of 255 away from its value"),
+        ("brightness", MAX_BRIGHTNESS, f"brighter or darker by more than {MAX_BRIGHTNESS:.0f} of 255 than"),
     ):
         change, whole = since(getattr(metrics, f"{name}_change")) / most, since(getattr(metrics, name)) / most
-        off = (np.abs(change) > np.minimum(grown, MOST_GROWN)) | ((np.abs(change) > 1) & (np.abs(whole) > 1))
+        off = (np.abs(change) > np.minimum(grown, MAX_GROWTH)) | ((np.abs(change) > 1) & (np.abs(whole) > 1))
         yield name, change, off, (words, words)
 
 
 def _begin(curve: np.ndarray, passed: int) -> int:
-    """Return the first frame of a drift, from the frame `passed` at which the drift exceeds its threshold."""
+    """Return the first frame from which the curve moves steadily to its value at the frame `passed`."""
     way = -np.sign(curve[passed])
     steps = -way * np.diff(curve[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max(initial=0) / 4)
@@ -150,12 +150,12 @@ def _seams(metrics: FrameMetrics) -> list[Fault]:
 def _repeats(metrics: FrameMetrics) -> list[Fault]:
     small = metrics.thumbnails.reshape(len(metrics), -1)
     small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
-    run, apart = max(round(metrics.fps / 2), 2), max(round(metrics.fps * LEAST_GAP_S), 2)
+    run, apart = max(round(metrics.fps / 2), 2), max(round(metrics.fps * REPEAT_GAP_S), 2)
     steps = np.abs(np.diff(small, axis=0, prepend=small[:1])).mean(1)
     moving = np.array([np.median(steps[max(0, at - run) : at + run]) for at in range(len(small))])
     for shift in range(apart, len(small) - run):
-        same = np.abs(small[shift:] - small[:-shift]).mean(1) < SAME * moving[shift:]
-        same &= moving[shift:] > MOVES
+        same = np.abs(small[shift:] - small[:-shift]).mean(1) < REPEAT_RATIO * moving[shift:]
+        same &= moving[shift:] > REPEAT_CHANGE
         starts = np.flatnonzero(np.convolve(same, np.ones(run), "valid") == run)
         if len(starts):
             begins, before = float(starts[0] + shift) / metrics.fps, starts[0] / metrics.fps

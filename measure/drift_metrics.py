@@ -10,13 +10,13 @@ from ..errors import InputError
 from .tracks import opencv
 
 LONGER_SIDE = 480
-"""The longest side of a frame in pixels; larger frames are downscaled."""
+"""The maximum length of a frame's longer side, in pixels. Larger frames are downscaled."""
 THUMBNAIL = (32, 18)
 """The width and height of the thumbnails that show whether a frame repeats an earlier one."""
 STRIDE = 4
 """The interval, in frames, over which changes of sharpness and colour of tracked content are measured."""
 LEAST_OVERLAP = 0.05
-"""The fraction of the image that must be visible in two frames for a comparison."""
+"""The minimum fraction of the image that must be visible in both frames for a comparison."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class FrameMetrics:
 
 
 class _Frame(NamedTuple):
-    """A frame, at most LONGER_SIDE pixels long, and its half-size copies. Only `small_grey` is uint8."""
+    """A frame, downscaled to LONGER_SIDE, in RGB and blurred grey, and both at half size. `small_grey` is uint8, the
+    others are float32."""
 
     colours: np.ndarray
     grey: np.ndarray
@@ -116,7 +117,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame with the previous one and the last one at a multiple of STRIDE, or None."""
+    """Yield each frame, the previous frame, and the last earlier frame whose number is a multiple of STRIDE. A frame
+    that is missing or of another size is None."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):
@@ -135,7 +137,8 @@ def colourfulness(colours: np.ndarray) -> float:
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return the change of brightness, the motion in columns and rows, and the residual after motion compensation."""
+    """Return the changes from `before` to `frame`: brightness, motion in columns, motion in rows, and the residual
+    after motion compensation."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < LEAST_OVERLAP:
@@ -146,15 +149,15 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
 
 
 def _content_changes(one: _Frame, two: _Frame) -> np.ndarray:
-    """Return the changes [3] of the content in both frames: log ratios of sharpness and colourfulness, difference of
-    tint."""
+    """Return the changes [3], from `one` to `two`, of the content visible in both: log ratios of sharpness and
+    colourfulness, difference of tint."""
     there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
     return (_warped_changes(one, two, there, back) - _warped_changes(two, one, back, there)) / 2
 
 
 def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the changes of `_content_changes` after `other` is warped onto `onto`. `there` is the flow from `onto` to
-    `other`."""
+    """Return the changes (see `_content_changes`) from `onto` to `other`, which is warped onto `onto`. `there` is the
+    flow from `onto` to `other`, `back` the reverse."""
     cv2 = opencv()
     returned, inside = _warp(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)
@@ -172,7 +175,8 @@ def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.nda
 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Return the optical flow, float32 [h, w, 2] in columns and rows; 0 for an image smaller than 16 pixels."""
+    """Return the optical flow from `one` to `two`, float32 [h, w, 2] in columns and rows; 0 for an image smaller than
+    16 pixels."""
     cv2 = opencv()
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)

@@ -16,13 +16,14 @@ REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
 """The distances, counted in keyframes, at which two keyframes are matched."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
-"""The least triangulation angle of a point. pycolmap's default of 1 suits photographs, which are farther apart."""
-NEAR = 1.0
-"""The largest residual of an inlier in two-view RANSAC, in pixels."""
+"""The minimum triangulation angle of a point. pycolmap's default of 1 suits photographs, which are farther apart than
+video frames."""
+ERROR_PX = 1.0
+"""The maximum residual of an inlier in two-view RANSAC, in pixels."""
 
 
 def pycolmap() -> ModuleType:
-    """Return the module pycolmap, without its log and its SIGTERM handler. Raises DependencyError if pycolmap is
+    """Return the module pycolmap, with its log and its SIGTERM handler disabled. Raises DependencyError if pycolmap is
     missing."""
     module = require("pycolmap")
     module.logging.minloglevel = 3
@@ -35,7 +36,7 @@ def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarr
     """Return the keyframes' camera-to-world matrices [k, 4, 4], NaN where no camera was found, and the lens [4]. The
     unit of length is arbitrary.
 
-    lens: fx, fy, cx, cy in pixels of the tracked frames.
+    lens: fx, fy, cx, cy in pixels of the resized frames (see `Tracks`).
     known: whether the lens is fixed; if not, it is refined.
     """
     with tempfile.TemporaryDirectory() as name:
@@ -65,8 +66,8 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Write the keyframes into pycolmap's database, and return the ids of the images. A lens that is not `known` has
-    one focal length."""
+    """Write the keyframes into pycolmap's database, and return the images' ids. If the lens is not `known`, one focal
+    length is used for fx and fy."""
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])
@@ -88,7 +89,7 @@ def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) 
 def _run_mapper(folder: Path, keyframes: int, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
     colmap = pycolmap()
     views = colmap.TwoViewGeometryOptions()
-    views.ransac.max_error, views.ransac.random_seed = NEAR, 0
+    views.ransac.max_error, views.ransac.random_seed = ERROR_PX, 0
     colmap.verify_matches(folder / "points.db", folder / "pairs.txt", views)
     if not known:
         colmap.calibrate_view_graph(folder / "points.db")

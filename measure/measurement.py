@@ -17,21 +17,22 @@ EVERY = 8
 MOVING = 0.25
 """The direction is judged if the path's step is longer than this fraction of the path's longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The largest errors without a fault. Rotation: in degrees, or as a fraction of the path's rotation if that is larger.
-Direction: in degrees."""
+"""The maximum errors without a fault, in degrees. Rotation: TURN_DEG or TURN_SHARE of the path's rotation, whichever is
+larger. Direction: DIRECTION_DEG."""
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
-"""The largest parallax without a fault where the path only rotates: in pixels, or as a fraction of the rotation's image
-shift if that is larger."""
+"""The maximum parallax without a fault on a path that only rotates: ROTATION_PARALLAX pixels or ROTATION_SHARE of the
+image shift by the rotation, whichever is larger."""
 AMBIGUOUS_RATIO = 3.0
 """A fault is ambiguous if the residual under the path's motion is at most this many times the residual under the
 measured motion."""
-FOLLOWING = 0.75
-"""The fraction of measured pairs without a fault from which a video follows its path."""
+MIN_FAULTLESS = 0.75
+"""A video follows its path if at least this fraction of its measured pairs has no fault."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The camera's motion between two keyframes, compared with the path's. Pixels are those of the tracked frames.
+    """The camera's motion between two keyframes, compared with the path's. Pixels are those of the resized frames (see
+    `Tracks`).
 
     first, last: the frame numbers of the keyframes.
     path_motion: [4, 4], the path's pose of `last` relative to `first`.
@@ -102,7 +103,8 @@ class Pair:
 
     @property
     def note(self) -> str:
-        """A message with the pair's fault, or why the pair was not judged; empty without a fault."""
+        """A message with the pair's fault, or why the pair was not judged; empty if the pair was judged and has no
+        fault."""
         if self.found is not None:
             return "undecided: the path fits the tracks about as well" if self.ambiguous else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
@@ -111,7 +113,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The measured camera of a video, and the pairs of keyframes compared with the video's path."""
+    """The comparison of a video's measured `camera` with a camera `path`, in `pairs` of keyframes."""
 
     path: CameraPath
     pairs: tuple[Pair, ...]
@@ -138,7 +140,7 @@ class Measurement:
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following
-        enough = FOLLOWING * len(self.found)
+        enough = MIN_FAULTLESS * len(self.found)
         return True if least >= enough else False if most < enough else None
 
     @cached_property
@@ -175,8 +177,8 @@ def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """Return a comparison of a video's camera with `path`. Raises CameraError for frames that do not fit the path,
-    DependencyError without OpenCV or pycolmap.
+    """Return a comparison of a video's camera with `path`. Raises CameraError for an invalid video or more frames than
+    poses, DependencyError without OpenCV or pycolmap.
 
     frames: grey, uint8 [H, W]; frame i belongs to pose i.
     every: the distance of a pair's keyframes in frames; None: 8.
@@ -197,8 +199,8 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
 
 
 def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
-    """Return the comparison of an estimated camera with a path of at least as many frames. `every` is the distance in
-    frames between paired keyframes."""
+    """Return the comparison of an estimated camera with a path, which has a pose for every frame. `every` is the
+    distance in frames between paired keyframes."""
     keys = camera.tracks.frames
     starts = range(0, keys[-1], every)
     chosen = np.unique([np.abs(keys - frame).argmin() for frame in (*starts, keys[-1])])
@@ -209,8 +211,8 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
-    """Return the comparison of two keyframes by index. The direction is judged if the path's step is longer than
-    `least`."""
+    """Return the comparison of the keyframes with the indices `first` and `last`. The direction is judged if the path's
+    step is longer than `least`."""
     frames = camera.tracks.frames
     path_motion = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     path_moves = bool(np.linalg.norm(path_motion[:3, 3]) > least)

@@ -34,8 +34,8 @@ def error_summary(measured: Measurement) -> str:
 
 
 def camera_messages(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """Return messages on an estimated camera. `path` comes from `video_path`; `lens_given` states whether the user gave
-    the lens."""
+    """Return messages on an estimated camera's coverage, scale, axes and lens. `path` is `video_path(camera)`.
+    `lens_given`: whether the user gave the lens."""
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     messages = [f"{found}; the poses between them are interpolated."]

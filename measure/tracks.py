@@ -9,13 +9,12 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The length in pixels to which the shorter side of a frame is resized for tracking, which gives the "tracked
-frames"."""
+"""The length in pixels to which the shorter side of each frame is resized for tracking."""
 MOST_POINTS, POINT_DISTANCE = 500, 6
-"""The largest number of points tracked at a time, and the least distance of a new point from others in pixels."""
+"""The maximum number of points tracked at a time, and the minimum distance in pixels of a new point from others."""
 FLOW_OPTIONS = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
-"""The largest forward-backward error of a tracked point, in pixels."""
+"""The maximum forward-backward error of a tracked point, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,13 @@ class Tracks:
     frames: [k], the frame numbers of the keyframes.
     points: [k, n, 2], column and row, pixel centres at .5; NaN if hidden.
     size: the width and height of the resized frames.
-    enlargement: the factor of the resizing, at least 1.
+    upscaling: the factor by which small frames were enlarged, else 1.
     """
 
     frames: np.ndarray
     points: np.ndarray
     size: tuple[int, int]
-    enlargement: float = 1.0
+    upscaling: float = 1.0
 
     def shared(self, first: int, last: int) -> np.ndarray:
         """Return a mask [n] of the points that are visible in both keyframes."""

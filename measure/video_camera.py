@@ -10,30 +10,30 @@ from ..camera.plucker import longest_step, scaled_lens
 from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
 from ..camera.rotation import interpolate, inverse, nearest_rotation, unit
 from ..errors import CameraError
-from .mapping import NEAR, map_cameras, pycolmap
+from .mapping import ERROR_PX, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, opencv, resize, track_points
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""Every STRIDE-th frame is a keyframe. The distance changes if the number of keyframes would be outside the two
-limits."""
+"""The default distance of keyframes in frames, and the minimum and maximum number of keyframes. Short and long videos
+have another distance."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
-"""The fraction of tracked points that must be inliers of a rotation between adjacent keyframes."""
+"""The minimum fraction of inliers among the tracked points for a rotation between adjacent keyframes."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75  # on known clips at most 0.5 for rotations, 1.4 or more for moving cameras
-"""The test of whether a camera moves: the distance of two keyframes, counted in keyframes, and the largest residual of
-a camera that only rotates, in pixels."""
+"""A camera moves if rotations fitted between keyframes FAR_APART keyframes apart leave a residual of more than
+LEAST_PARALLAX pixels."""
 LEAST_GAIN = 3.0  # noise on a pure rotation gives 2 to 2.6
-"""The camera moves if pure rotations have at least this many times the residual of rotations with translations."""
+"""The camera moves if motions with translation divide the residual of pure rotations at least by this factor."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
-"""The conditions for an estimated lens: the range of the focal length in image widths, and the least rotation of the
-camera."""
+"""An estimated lens is used if its focal length, in image widths, is in the range FOCALS, and the camera turns by at
+least LEAST_TURN_DEG."""
 ON_A_PLANE = 0.9
 """The scene counts as flat if more than this fraction of the tracked points lies on one plane."""
 LENS_PAIRS = 6
-"""The largest number of keyframe pairs from which the lens of a rotating camera is estimated."""
+"""The maximum number of keyframe pairs used to estimate the lens of a rotating camera."""
 DRAWS = 200
-"""The number of random pairs of tracked points that are tried to fit a rotation."""
+"""The number of random pairs of tracked points from which candidate rotations are computed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class VideoCamera:
 
     c2w: [k, 4, 4], in an arbitrary unit of length; NaN if not found.
     moves: whether the camera does more than rotate.
-    lens: [4], fx, fy, cx, cy in pixels of the tracked frames.
+    lens: [4], fx, fy, cx, cy in pixels of the resized frames.
     height, width: the size of the original video in pixels.
     lens_found: whether the lens was estimated from the video.
     """
@@ -96,7 +96,7 @@ class VideoCamera:
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.shared(first, first + apart)]
             agree = None
             if len(before) >= FEWEST_TRACKS:
-                _, agree = opencv().findHomography(before, after, opencv().RANSAC, NEAR / 2 * self.tracks.enlargement)
+                _, agree = opencv().findHomography(before, after, opencv().RANSAC, ERROR_PX / 2 * self.tracks.upscaling)
             shares.append(0.0 if agree is None else float(agree.mean()))
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
@@ -118,13 +118,13 @@ def find_camera(
     DependencyError without OpenCV or pycolmap.
 
     lens: [4], in pixels of 832x480, or degrees of horizontal view; None: estimated.
-    stride: the distance of keyframes in frames; None: 4, or less.
+    stride: the minimum distance of keyframes in frames; None: chosen by the video's length.
     """
     opencv(), pycolmap()
     pictures, (height, width) = _resize_all(frames)
     stride = stride or max(min(STRIDE, (len(pictures) - 1) // (FEWEST_KEYFRAMES - 1)), 1)
     tracks = track_points(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
-    tracks = replace(tracks, enlargement=max(1.0, SHORTER_SIDE / min(height, width)))
+    tracks = replace(tracks, upscaling=max(1.0, SHORTER_SIDE / min(height, width)))
     if isinstance(lens, np.ndarray):
         pixels = scaled_lens(lens, tracks.size[1], tracks.size[0])
     else:
@@ -145,8 +145,8 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return `camera` with fitted rotations, and a fitted lens if `any_lens`. If the result `moves`, its poses are
-    invalid."""
+    """Return `camera` with fitted rotations and, if `any_lens`, a fitted lens. The result's `moves` is True if
+    rotations alone fit the points badly."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -192,13 +192,14 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return a rotating camera's matrices [k, 4, 4], NaN after a failed fit, and whether the camera also moves."""
+    """Return the camera-to-world matrices [k, 4, 4] of a rotating camera, NaN after a failed fit, and whether the
+    camera also moves."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
     for number in range(1, len(c2w)):
         found = _fit_rotation(tracks, lens, number - 1, number)
-        if found is None or np.mean(found[1] * focal < NEAR * tracks.enlargement) < LEAST_INLIERS:
+        if found is None or np.mean(found[1] * focal < ERROR_PX * tracks.upscaling) < LEAST_INLIERS:
             c2w[0] = np.nan if number == 1 else c2w[0]
             break
         c2w[number] = c2w[number - 1]
@@ -206,7 +207,7 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
     apart = min(FAR_APART, len(c2w) - 1)
     far = [_fit_rotation(tracks, lens, first, first + apart) for first in range(len(c2w) - apart)]
     left = [np.quantile(found[1], 0.75) * focal for found in far if found is not None]
-    return c2w, not left or float(np.median(left)) > LEAST_PARALLAX * tracks.enlargement**0.5
+    return c2w, not left or float(np.median(left)) > LEAST_PARALLAX * tracks.upscaling**0.5
 
 
 def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -229,7 +230,8 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _ray_angles(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the angles [n], in radians, between the rays `before` and the rotated rays `after`; accurate if small."""
+    """Return the small angles [n], in radians, between the rays `before` and the rotated rays `after`. Large angles
+    come out too small."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 

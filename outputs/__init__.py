@@ -20,13 +20,13 @@ PART, LOCK = ".part", ".lock"
 
 def part_of(file: Path) -> Path:
     """Return the path of this process's temporary file for `file`, which `name_whole` renames to `file`."""
-    file = _followed(file)
+    file = _resolved(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
 
 def name_whole(file: Path) -> None:
     """Rename the finished temporary file (see `part_of`) to `file`. Raises OSError if `file` is a device or a pipe."""
-    target = _followed(file)
+    target = _resolved(file)
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(errno.EINVAL, "a device or a pipe, expected a file", str(file))
     os.replace(part_of(file), target)
@@ -53,7 +53,7 @@ def lock_output(file: Path, parts: str = "") -> Iterator[None]:
 
     parts: a glob pattern if the output is a series of files.
     """
-    file = _followed(file)
+    file = _resolved(file)
     made = _make_folders(file.parent)
     lock_file = file.with_name(file.name + LOCK)
     try:
@@ -87,7 +87,7 @@ def is_locked(file: Path) -> bool:
         return False
 
 
-def _followed(file: Path) -> Path:
+def _resolved(file: Path) -> Path:
     """Return the target of a symbolic link, or `file` itself. Raises InputError for a link that leads to itself."""
     if not file.is_symlink():
         return file
@@ -99,13 +99,13 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for this process. The cache by process id gives a forked process a new name."""
+    """Return a random name for the process with this id. A forked process has another id, so it gets a new name."""
     return secrets.token_hex(4)
 
 
 def _make_folders(folder: Path) -> list[Path]:
     """Create a folder and its parents, and return the new folders, the deepest first."""
-    folder = _followed(folder)
+    folder = _resolved(folder)
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
         lock = FileLock(lock_file, timeout=0, thread_local=False)  # any thread may release the lock
         try:
             lock.acquire()
-            if _is_of(lock, lock_file):
+            if _still_holds(lock, lock_file):
                 return lock
         except Timeout:
             raise InputError(f"{file}: another run is writing it; wait for its end, or write elsewhere") from None
@@ -133,8 +133,8 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
         lock.release()
 
 
-def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
-    """Return whether `lock_file` is still the file that `lock` holds, which another run may have replaced."""
+def _still_holds(lock: "BaseFileLock", lock_file: Path) -> bool:
+    """Return whether `lock_file` is still the file that `lock` has locked. Another run may have replaced the file."""
     opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
     try:
         return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino
@@ -143,8 +143,7 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Release a lock and remove its file: before the release, or afterwards on Windows, which cannot remove an open
-    file."""
+    """Release a lock and remove its file. On Windows, which cannot remove an open file, release first."""
     try:
         lock_file.unlink()
         lock.release()

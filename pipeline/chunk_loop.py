@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""A function callback(chunk, forward), called after each forward with two indices from 0. The first also counts the
-chunks of a continued state."""
+"""A function callback(chunk, forward), called after each forward with two indices from 0. In a continued video, the
+chunks of the state count too."""
 
 
 class Chunk(NamedTuple):
@@ -47,7 +47,7 @@ class ChunkLoop:
     """The settings shared by all chunks of a video.
 
     size: the height and width of the latent.
-    held: the latent frames in the KV cache (see `Window.held`).
+    held: the window of the KV cache (see `Window.in_cache`).
     """
 
     size: tuple[int, int]
@@ -62,7 +62,7 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return a World with these settings, for callers that generate the chunks themselves."""
+        """Return a World with these settings, for callers that do not use `run`."""
         return World(
             model,
             self.size,
@@ -189,7 +189,7 @@ def _loop(noise: Tensor, y: Tensor, camera: Tensor | None, schedule: Schedule, w
                 f"{list(noise.shape[2:])}; make both for the same video"
             )
     window.check(chunk)
-    return ChunkLoop((height, width), window.held(frames, chunk), chunk, schedule)
+    return ChunkLoop((height, width), window.in_cache(frames, chunk), chunk, schedule)
 
 
 def _cut(

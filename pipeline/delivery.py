@@ -16,17 +16,16 @@ T = TypeVar("T")
 class HostCopy(NamedTuple):
     """The copy of a chunk's latent in host memory.
 
-    wait: a function to call before reading, which waits for the GPU.
-    queued: whether the copy comes from a GPU.
+    wait: a function that returns when the copy is complete.
     """
 
     latent: Tensor
     wait: Callable[[], object]
-    queued: bool
+    from_gpu: bool
 
     @classmethod
     def of(cls, latent: Tensor, *devices: torch.device) -> HostCopy:
-        """Queue a latent's copy to host memory and return it. `wait` also waits for the operations queued so far on
+        """Start a latent's copy to host memory and return it. `wait` also waits for the operations queued so far on
         `devices`."""
         on_gpu = latent.device.type == "cuda"
         copy = latent.to("cpu", non_blocking=on_gpu)
@@ -34,8 +33,8 @@ class HostCopy(NamedTuple):
 
 
 class Delivery(Generic[T]):
-    """A queue that delivers a chunk after the next chunk's first forward was queued on the GPU. Without a GPU it
-    delivers immediately.
+    """A queue that passes a chunk to the function `deliver` once the next chunk's first forward is queued on the GPU.
+    Chunks on a CPU are passed at once.
 
     latents: the latents delivered so far, on the CPU.
     """
@@ -46,10 +45,11 @@ class Delivery(Generic[T]):
         self.latents: list[Tensor] = []
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
-        """Queue a chunk's latent and an item to deliver with it, which `devices` may still compute."""
+        """Queue a chunk's latent and an item to deliver with it. The delivery waits until `devices` have computed
+        both."""
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
-        if not copy.queued:
+        if not copy.from_gpu:
             self.finish()
 
     def forward_done(self, _chunk: int, _forward: int) -> None:

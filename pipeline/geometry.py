@@ -50,9 +50,9 @@ def output_geometry(
     """Return a video's size by the official rule: the image's aspect ratio on at most `max_area` pixels, with sides
     rounded down to multiples of 16.
 
-    frames: the largest number of frames; the result has 4n+1.
-    n_poses: the number of camera poses, another limit of the frames.
-    chunk: the n+1 latent frames are a multiple of this.
+    frames: the maximum number of frames; the result has 4n+1.
+    n_poses: the number of camera poses, also a maximum of the frames.
+    chunk: the number of latent frames, n+1, is a multiple of this.
 
     Raises InputError for a side that is too small or too large, CameraError for too few poses or frames.
     """
@@ -77,8 +77,8 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 
 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
-    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width]. Values lie about
-    between -1 and 1, unclamped."""
+    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], -1 to 1. Bicubic
+    resampling may exceed this range."""
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width
@@ -86,8 +86,8 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """Return a video's conditioning [1, 20, f, h, w]: four mask channels, which are 1 only in the first latent frame,
-    then the image latent."""
+    """Return a video's conditioning [1, 20, f, h, w]: four mask channels, which are 1 in the first latent frame and
+    else 0, and the image latent."""
     return next(chunk_conditioning(image_latent, image_latent.shape[2]))
 
 

@@ -23,12 +23,12 @@ MARGIN = 1_000_000_000
 
 # counted on meta tensors, with the state from frame to frame; cuDNN copies four fp32 frames of `width` channels
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""The VAE's peak memory in fp32, in bytes per pixel and unit of width: allocated tensors while decoding and while
-encoding, and cuDNN's copy for a convolution."""
+"""The VAE's peak memory in fp32, in bytes per pixel and base channel: tensors while decoding, tensors while encoding,
+and cuDNN's copy for a convolution."""
 VAE_STATE = 98.5
 """The part of VAE_DECODE that stays allocated from one frame to the next."""
 VAE_WEIGHTS = 13_770
-"""The number of the VAE's parameters divided by the square of its width."""
+"""The number of the VAE's parameters divided by the square of its number of base channels."""
 TILE_PIXELS = 256 * 256
 TEXT_TOKENS = 512
 
@@ -90,8 +90,8 @@ def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: tor
 def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Return the memory estimates of the VAE for encoding in fp32 and for decoding, in fp16 if `half`. With several
-    `processes`, decoding is for one."""
+    """Return the estimates for encoding in fp32, and for decoding, in fp16 if `half`, by one of `processes` that split
+    the frames. `width` is the VAE's number of base channels."""
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
     pixels = min(frame, TILE_PIXELS) if tiling else frame
@@ -123,7 +123,7 @@ class Residency:
 
     both: whether both experts stay, instead of one at a time.
     camera_cache_bytes: the limit of the camera cache; 0: no cache.
-    resident_blocks: the blocks of an expert that stay; None: all.
+    resident_blocks: the number of an expert's blocks that stay; None: all.
     """
 
     both: bool = False
@@ -148,10 +148,7 @@ class MemoryWishes:
 
 @dataclass(frozen=True)
 class SamplingWork:
-    """The properties of the base model's denoising steps that determine their memory.
-
-    together: the process groups that compute a step together.
-    """
+    """The properties of the base model's denoising steps that determine their memory."""
 
     experts: PerExpert[Checkpoint]
     geometry: Geometry
@@ -167,7 +164,7 @@ class SamplingWork:
         steps = estimate_sampling(
             larger_first[:experts],
             self.geometry,
-            replace(self.precision, processes=self.together.size),
+            replace(self.precision, processes=self.together.sequence_size),
             camera=self.camera,
             guided=self.guided and self.together.guidance is None,
             resident_blocks=resident_blocks,
@@ -180,7 +177,7 @@ class SamplingWork:
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
-        whole = -(-whole // self.together.size)
+        whole = -(-whole // self.together.sequence_size)
         return whole if mode == "gpu" else min(whole, max(0, room))
 
 

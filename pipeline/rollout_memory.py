@@ -114,9 +114,9 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
 class RolloutMemory:
     """The storage of a causal run's weights, keys and values, and caches.
 
-    resident_blocks: the blocks with weights that stay on the GPU; None: all.
-    park_decoder: whether the VAE's state moves to host memory between chunks.
-    decoded_blocks: the blocks that keep dequantized weights between forwards.
+    resident_blocks: the number of blocks whose weights stay on the GPU; None: all.
+    park_decoder: whether the VAE decoder's state moves to host memory between chunks.
+    decoded_blocks: the number of blocks that keep dequantized weights between forwards.
     """
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)
@@ -143,7 +143,7 @@ class DecoderSettings(NamedTuple):
     recorded: bool = False
 
 
-def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
+def converts_weights(checkpoint: Checkpoint, precision: Precision) -> bool:
     """Return whether each forward converts weights: the checkpoint is quantized, or matrix products run in 8 bits."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 

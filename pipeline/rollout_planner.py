@@ -14,11 +14,12 @@ from ..model.attention.choose_8bit import takes_operands
 from ..model.kv.place import HOST_SHARE, KeyValuePlace, key_value_places
 from ..model.memory import decoded_bytes
 from .memory import MARGIN, MemoryWishes
-from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, decodes, estimate_rollout
+from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, converts_weights, estimate_rollout
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The largest share of free host memory for pinned keys and values and the file pages that every forward reads."""
+"""The maximum fraction of free host memory for pinned keys and values plus the weight file's pages, which every forward
+reads."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class RolloutPlanner:
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with a camera cache, CUDA graphs and decoded weights, as far as `room` bytes suffice."""
+        """Return `memory` with a camera cache, CUDA graphs and dequantized weights, as far as `room` bytes suffice."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work
@@ -104,7 +105,7 @@ class RolloutPlanner:
         graphs = whole and work.recorded <= room - cache
         room -= cache + graphs * work.recorded + MARGIN
         decoded = 0
-        if whole and decodes(self.checkpoint, work.precision):
+        if whole and converts_weights(self.checkpoint, work.precision):
             # decoded weights save a fortieth of a chunk's time, a tenth where four processes share it
             config, precision = self.checkpoint.config, work.precision
             block = decoded_bytes(config, precision.dtype, precision.arithmetic)

@@ -84,7 +84,7 @@ class RolloutSpec:
     @property
     def held(self) -> Window:
         """The window of latent frames in the KV cache."""
-        return self.window.held(self.made + self.geometry.lat_f, self.chunk)
+        return self.window.in_cache(self.made + self.geometry.lat_f, self.chunk)
 
     @property
     def loop(self) -> ChunkLoop:
@@ -103,12 +103,12 @@ class RolloutSpec:
         *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
-        """Yield the inputs of each chunk, first those of the state to continue.
+        """Yield the inputs of each chunk: first the chunks of the state to continue, then this run's f latent frames.
 
-        image: [1, 16, n, h, w], the latent of the start image and grey frames.
-        noise: [1, 16, f, h, w], for this run's f latent frames.
+        image: [1, 16, n, h, w], the latent of the start image and grey frames; its last frame is repeated.
+        noise: [1, 16, f, h, w].
         context, negative: [1, L, D], the prompt embeddings.
-        later: further prompt embeddings by the index of their first chunk.
+        later: further prompt embeddings by the index of their first chunk in this run.
         """
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:

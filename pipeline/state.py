@@ -44,8 +44,8 @@ class Prompt:
 
 
 def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
-    """Return a run's prompts from tuples (first chunk, text, embedding [1, L, D]). The last prompt is still in use, so
-    its `chunks` is 0."""
+    """Return a run's prompts from tuples (first chunk, text, embedding [1, L, D]). The last prompt's `chunks` is 0,
+    because its end is not known."""
     ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
     return [
         Prompt(text, context, end - first, negative) for (first, text, context), end in zip(starts, ends, strict=True)
@@ -58,13 +58,13 @@ class WorldState:
 
     latent: float32 [1, 16, f, h, w].
     frame: float32 [3, H, W], about -1 to 1, the video's first frame.
-    poses: float64 [f, 4, 4], relative to the previous pose; translations are scaled.
+    poses: float64 [f, 4, 4], relative to the previous pose, scaled; the first is the identity.
     lens: float64 [f, 4], fx, fy, cx, cy in pixels of 832x480.
     last_pose: float64 [4, 4], camera-to-world, in the path's coordinates.
     scale: the divisor of translations; 0 until the camera has moved.
     release: the release that made the last frames, or "".
     flags: float64 [f, 4], an action model's W, A, S, D; else None.
-    threads: torch's CPU threads in the command; else 0.
+    threads: the number of torch's CPU threads; 0 on a GPU and in ComfyUI.
     """
 
     latent: Tensor
@@ -169,8 +169,8 @@ def last_prompt(path: str | Path) -> str:
 
 
 def load_state(path: str | Path) -> WorldState:
-    """Return the state in a file that `WorldState.save` wrote. Raises InputError for another file, CheckpointError for
-    a damaged one."""
+    """Return the state in a file that `WorldState.save` wrote. Raises InputError if the file is not a saved state,
+    CheckpointError if it is damaged."""
     path = Path(path)
     metadata, entries = _read(path)
     tensors = {name: entry.view().clone() for name, entry in entries.items()}

@@ -1,4 +1,4 @@
-"""The choice of torch's number of CPU threads by the cores that other programs leave idle."""
+"""The choice of torch's number of CPU threads from the number of idle cores."""
 
 import os
 import sys
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-ELEMENTS = 2**14
-"""The elements that a layer's output must have for each of torch's threads. A thread with fewer gains nothing."""
+ELEMENTS_PER_THREAD = 2**14
+"""The minimum number of a layer's output elements per thread."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -25,8 +25,8 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
     """Set torch's number of CPU threads to the number of idle cores, within limits. Return a note if busy cores reduced
     it, else "".
 
-    elements: a layer's output elements, which limit the number; None: no limit.
-    recorded: the threads of the state to continue, which are used unchanged; 0: none.
+    elements: the number of a layer's output elements, which limits the threads; None: no limit.
+    recorded: the saved state's number of threads, which is used unchanged; 0: none.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
@@ -34,7 +34,7 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
     if 0 < recorded <= default:
         torch.set_num_threads(recorded)
         return ""
-    most = min(default, _quota(), sys.maxsize if elements is None else max(1, elements // ELEMENTS))
+    most = min(default, _quota(), sys.maxsize if elements is None else max(1, elements // ELEMENTS_PER_THREAD))
     threads = min(most, max(idle_cores(), (most + 1) // 2))
     torch.set_num_threads(threads)
     if threads == most:

@@ -48,10 +48,13 @@ def sample(
 
     high, low: the experts, or functions that load them.
     y: [1, 20, f, h, w], the mask and the image latent.
-    context, context_null: [1, L, D], the prompt embeddings.
+    context, context_null: [1, L, D], the prompt embeddings; `context_null` may be None at scale 1.
     camera: [1, 384 or 448, f, h, w]; None without a camera.
+    boundary: the lowest timestep of `high`, as a fraction of 1,000.
     guide_scale: (low, high), or one number for both.
+    camera_cache_bytes: the limit of the camera cache; 0: no cache.
     step_reuse: skips model calls; a new object for each call.
+    guidance_group: two processes, one for each prompt.
 
     Raises InputError for a causal model, or a missing `context_null`.
     """
@@ -69,10 +72,10 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The groups of processes that generate a video together. A group is None if this process does not share its task.
+    """The groups of processes that generate a video together. A group is None if its task is not split.
 
     sequence: the processes that split the tokens of each forward.
-    guidance: two processes, one for each prompt's velocity.
+    guidance: two processes, one for the prompt and one for the negative prompt.
     weights: the processes among which the weights are sharded.
     """
 
@@ -81,7 +84,7 @@ class ParallelGroups:
     weights: distributed.ProcessGroup | None = None
 
     @property
-    def size(self) -> int:
+    def sequence_size(self) -> int:
         """The number of processes that split the tokens of each forward."""
         return 1 if self.sequence is None else self.sequence.size
 
@@ -108,7 +111,7 @@ class Video:
     """The inputs of one video.
 
     noise: float32 [1, 16, f, h, w].
-    conditioning: a function, called once for each expert.
+    conditioning: a function that returns the conditioning, called once for each expert.
     """
 
     noise: Tensor
@@ -143,8 +146,8 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once for all videos. The arguments
-    are as in `sample`."""
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded only once. The other arguments are
+    as in `sample`."""
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]

@@ -193,7 +193,7 @@ class World:
         return clean
 
     @property
-    def replays(self) -> bool:
+    def graphs_recorded(self) -> bool:
         """Whether CUDA graphs have been recorded for every prompt."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
@@ -248,8 +248,7 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device: the previous copy again if the camera in host memory is
-        unchanged."""
+        """Return `camera` copied to the device, or the previous copy if the camera in host memory is unchanged."""
         if camera.device.type == self._device.type:
             return camera.clone()  # always: a comparison on a GPU waits for all queued kernels
         if self._camera is not None and same(self._camera[0], camera):
@@ -267,7 +266,7 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the last chunk if it is still due, and return whether it was."""
+        """Run the clean pass of the last chunk if it is still due. Return whether it was due."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a cache update was interrupted; continue from a saved "

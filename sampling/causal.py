@@ -100,8 +100,8 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """Return the indices of the denoising steps that the option `schedule` selects; None selects the release's. Raises
-    InputError for invalid text."""
+    """Return the indices of the denoising steps for "v1", "v2", a text such as "0,250,500", or a tuple; None selects
+    the release's. Raises InputError for invalid text."""
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):

@@ -8,12 +8,13 @@ from .schedule import TRAIN_TIMESTEPS
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
-    """Return whether the high-noise expert predicts the step with this timestep (0 to 1000)."""
+    """Return whether the high-noise expert predicts the step: `timestep` (0 to 1000) is at least 1000 times
+    `boundary`."""
     return bool(timestep >= boundary * TRAIN_TIMESTEPS)
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the first step of the low-noise expert, or the number of steps without one."""
+    """Return the index of the low-noise expert's first step, or the number of all steps if it has none."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 

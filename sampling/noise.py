@@ -18,9 +18,9 @@ class StepNoise:
         self._seed, self._shape = seed, (1, 16, chunk, *cells)
         self._chunk = self._step = 0
 
-    def begin(self, chunk: int) -> Tensor:
-        """Begin the chunk with the index `chunk`, and return its initial noise, float32 [1, 16, n, h, w]."""
-        self._chunk, self._step = chunk, -1
+    def begin(self, index: int) -> Tensor:
+        """Begin the chunk with this index. Return its initial noise, float32 [1, 16, chunk, h, w]."""
+        self._chunk, self._step = index, -1
         return self.draw(self._shape)
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
@@ -41,8 +41,8 @@ class PathNoise:
         self._generator, self._size = torch.Generator().manual_seed(seed), chunk
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
-    def begin(self, chunk: int) -> Tensor:
-        return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
+    def begin(self, index: int) -> Tensor:
+        return self._drawn[:, :, index * self._size : (index + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, generator=self._generator)

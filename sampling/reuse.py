@@ -7,11 +7,11 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps that the model predicts at the start and after a change of expert."""
+"""The number of steps that the model always predicts at the start and after a change of expert."""
 LAST = 2
-"""The number of steps that the model predicts at the end of a run."""
+"""The number of steps that the model always predicts at the end of a run."""
 MOST = 4
-"""The largest number of consecutive extrapolated steps."""
+"""The maximum number of consecutive extrapolated steps."""
 
 
 # related: EasyCache (arXiv 2507.02860), which repeats the last difference of output and input
@@ -19,7 +19,7 @@ class StepReuse:
     """A rule that decides at each step whether to call the model or to extrapolate the velocity. Raises InputError for
     a threshold outside of 0 to 1.
 
-    threshold: the largest estimated relative error for an extrapolation; 0: no extrapolation.
+    threshold: the maximum estimated relative error of an extrapolation; 0: no extrapolation.
     calls: the number of steps that the model has predicted.
     """
 

@@ -68,7 +68,8 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return `x` after the last step of `levels`, from x0 at its start (`current`) and a step earlier (`before`)."""
+    """Return x at levels[-1] from `x` at levels[-2]. x0 is `before` at levels[-3], which order 1 ignores, and `current`
+    at levels[-2]."""
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])
@@ -77,7 +78,8 @@ def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], or
 def _correct(
     start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
 ) -> Tensor:
-    """Return x at the end of a step, corrected by UniPC with the model's x0 there, `denoised`."""
+    """Return x at levels[-1], corrected by UniPC, from `start` at levels[-2]. x0 is `before` at levels[-3], `current`
+    at levels[-2] and `denoised` at levels[-1]."""
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
     ratio = _ratio(levels)

@@ -21,10 +21,10 @@ EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 """The folders of the two base experts in the trained toy package."""
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 """The folders of models in both toy packages, the trained one and the random one."""
-TOY = "toy"
-"""The name, without its suffix, of the lock file in a toy package's folder."""
+LOCK_NAME = "toy"
+"""The name of the lock file in a toy package's folder, without its suffix."""
 LARGEST = 2**26
-"""The largest file of a toy package, in bytes; real weight files are larger."""
+"""The maximum size of a toy package's file, in bytes. Real weight files are larger."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
@@ -34,7 +34,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     refuse_real(folder)
     refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
     try:
-        with lock_output(folder / TOY):
+        with lock_output(folder / LOCK_NAME):
             _write_models(folder, seed)
             write_example(folder / EXAMPLE)
     except OSError as error:
@@ -43,7 +43,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if `folder` has models of another package. `own` has the toy's files, relative to `folder`."""
+    """Raise InputError if `folder` has models of another package. `own` lists the toy's files, relative to `folder`."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -51,7 +51,7 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if the toy package would replace weights of a real model, files larger than LARGEST."""
+    """Raise InputError if `folder` has weight files larger than LARGEST, which the toy package would replace."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0

@@ -1,4 +1,4 @@
-"""The trained toy package: one tiny model that generates views of a maze."""
+"""The trained toy package: a causal model and two experts, with the same weights, that generate views of a maze."""
 
 import lzma
 import shutil
@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..loaders import open_checkpoint
 from ..outputs import lock_output
 from .experts import expert_weights, write_expert_folder
-from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
+from .package import CAUSAL, EXAMPLE, EXPERTS, LOCK_NAME, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
 """The folder with the shipped toy package; large files are compressed with xz."""
@@ -30,7 +30,7 @@ def write_toy_world(folder: str | Path) -> Path:
     shards = [file.with_suffix("") for file in parts[CAUSAL] if file.suffix == PACKED]
     refuse_other(folder, [*shards, *(Path(place, "model.safetensors") for place in (CAUSAL, *EXPERTS))])
     try:
-        with lock_output(folder / TOY):
+        with lock_output(folder / LOCK_NAME):
             for file in shipped:
                 if file not in parts[CAUSAL] + parts[EXAMPLE]:
                     _copy(MAZE / file, folder / file)

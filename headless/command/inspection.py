@@ -20,7 +20,7 @@ from ...model.ops.linear_8bit import suited_arithmetic
 from ...options import RELEASES, Arithmetic, DtypeName, Precision, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
-from ...pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWork, decodes, estimate_rollout
+from ...pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWork, converts_weights, estimate_rollout
 from ...pipeline.world import WorldMemory
 from ...text.weights import EMBEDDING, open_weights, wan_key
 from ...vae import is_vae, read_vae, vae_width
@@ -171,7 +171,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
-    held = window.held(max(release.chunk, lat_f - lat_f % release.chunk), release.chunk)
+    held = window.in_cache(max(release.chunk, lat_f - lat_f % release.chunk), release.chunk)
     cells = work.geometry.lat_h, work.geometry.lat_w
     chunks = RolloutWork(config, cells, release.chunk, held.frames, work.precision, release.guided)
     report = _expert(f"{release.name} ({release.licence})", checkpoint) + Report([*checkpoint.release_lines[1:]], [])
@@ -189,7 +189,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])
     kept, name = chunks.camera_cache("gpu", 0), "camera cache, used where there is room"
-    if decodes(checkpoint, work.precision):
+    if converts_weights(checkpoint, work.precision):
         kept += config.num_layers * decoded_bytes(config, work.precision.dtype, work.precision.arithmetic)
         name = "camera cache and decoded weights, used where there is room"
     return report + Report([], [StageEstimate(name, 0, kept)])

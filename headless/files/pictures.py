@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from ...camera.formats.frame_names import sort_by_name
 from ...errors import CameraError, InputError
 from ...options import FPS
-from ...pipeline.images.files import Picture, open_picture, picture_of, pixels_of
+from ...pipeline.images.files import Picture, open_picture, picture_of, read_opened
 from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
@@ -53,7 +53,7 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
 def _read(path: Path | Image.Image) -> Picture:
     try:
         if isinstance(path, Image.Image):
-            return pixels_of(path)
+            return read_opened(path)
         with open_picture(path) as opened:
             if opened.width * opened.height > MAX_IMAGE_PIXELS:
                 raise InputError(f"{path}: {opened.width}x{opened.height} pixels are too many; scale it down")

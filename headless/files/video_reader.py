@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import InputError, require
 from ...fields import Field
-from ...pipeline.images.colours import HDR, as_players_take
+from ...pipeline.images.colours import HDR, assume_bt709
 from ...pipeline.images.files import over_background
 
 FIELDS = (
@@ -188,7 +188,7 @@ def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[
 
 
 def _converted(frame: Any, stream: Any, pixels: str) -> np.ndarray:
-    frame, layout = as_players_take(frame), _layout(frame, stream)
+    frame, layout = assume_bt709(frame), _layout(frame, stream)
     width = max(1, round(frame.width * layout.wider))
     size = {"width": width, "height": frame.height}
     if not _has_alpha(frame):

@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ...errors import InputError
 from ...pipeline.images.colours import HEAD
-from ...pipeline.images.files import pixels_of, read_pixels
+from ...pipeline.images.files import read_opened, read_pixels
 from ...toy.package import EXAMPLE
 from ...toy.scene import PROMPT, landscape
 from ..files.pictures import BROKEN, reason
@@ -93,4 +93,4 @@ def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray
 def upload_notes(data: bytes) -> tuple[str, ...]:
     """Return notes on how an uploaded image is read, such as its transparency. `data`: the file's content."""
     with Image.open(BytesIO(data), formats=READ) as image:
-        return pixels_of(image, data[:HEAD]).notes
+        return read_opened(image, data[:HEAD]).notes

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 from torch import Tensor
 
-from ...measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
+from ...measure.drift_faults import MAX_BRIGHTNESS, MAX_TINT, MIN_COLOUR, MIN_SHARPNESS, MIN_TRACKED_SHARPNESS
 from ...measure.drift_metrics import colourfulness
 
 REFERENCE_FRAMES = 8
@@ -55,13 +55,13 @@ class DriftWatch:
     def _is_bad(self, row: Row) -> bool:
         sharpness = self._ratio(row, "sharpness")
         beyond = (
-            self._ratio(row, "colour") < PALE,
-            abs(row["tint"] - self._at_first("tint")) > TINTED,
-            abs(row["brightness"] - self._at_first("brightness")) > DARKER,
+            self._ratio(row, "colour") < MIN_COLOUR,
+            abs(row["tint"] - self._at_first("tint")) > MAX_TINT,
+            abs(row["brightness"] - self._at_first("brightness")) > MAX_BRIGHTNESS,
         )
         # the view of another room can change two of the three
-        needed = 3 if BLURRED <= sharpness <= 1 / BLURRED else 1
-        return sum(beyond) >= needed or sharpness < BLURRED_PLACES
+        needed = 3 if MIN_SHARPNESS <= sharpness <= 1 / MIN_SHARPNESS else 1
+        return sum(beyond) >= needed or sharpness < MIN_TRACKED_SHARPNESS
 
     def _ratio(self, row: Row, name: str) -> float:
         return row[name] / max(self._at_first(name), 1e-6)

@@ -26,8 +26,8 @@ ADOBE_GAMMA, USUAL_GAMMA, GAMMA_TOLERANCE = 2.19921875, 2.2, 0.06
 MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
 """Pillow's image mode for each colour space of an ICC profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
-SAME = 1
-"""A profile counts as sRGB if its conversion changes no tested 8-bit value by more than this."""
+TOLERANCE = 1
+"""The maximum change of an 8-bit value by a profile that counts as sRGB."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
@@ -58,33 +58,33 @@ def tag_bt709(stream: Any) -> None:
     stream.color_range = 1
 
 
-def as_players_take(frame: Any) -> Any:
-    """Return a PyAV frame. An HD frame without a colour matrix is tagged as BT.709, in place, as players assume."""
+def assume_bt709(frame: Any) -> Any:
+    """Tag an HD frame of PyAV that has no colour matrix as BT.709, in place, as players do. Return the frame."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
 
 
-def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
-    """Return an opaque image converted to sRGB (mode RGB), and notes for the user on missing or invalid profiles.
-    `source` is the image as opened."""
+def to_srgb(image: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
+    """Return an image without alpha in sRGB (mode RGB), and notes for the user on missing or invalid profiles.
+    `source`, the file's opened image, and `coding` describe the colours."""
     notes: list[str] = []
-    data = source.info.get("icc_profile") or described(source, coding)
+    data = source.info.get("icc_profile") or _derived_profile(source, coding)
     if data:
         from PIL import ImageCms  # here: ComfyUI's start has no use for it
 
         try:
-            return _apply_profile(colour, data), notes
+            return _apply_profile(image, data), notes
         except (OSError, ValueError, ImageCms.PyCMSError) as error:
             notes.append(f"has a colour profile that cannot be applied ({str(error)[:80]}): taken for sRGB")
-    if colour.mode == "CMYK":
+    if image.mode == "CMYK":
         notes.append("is CMYK without a colour profile: converted without a press's colours")
-    return colour.convert("RGB"), notes
+    return image.convert("RGB"), notes
 
 
-def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile made from an image's other colour data, such as gAMA. Return None for sRGB and without
-    colour data."""
+def _derived_profile(source: Image.Image, coding: Coding | None) -> bytes | None:
+    """Return an ICC profile made from `coding`, PNG's gAMA and cHRM or Exif's Adobe RGB. Return None for sRGB or
+    without these data."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -113,21 +113,21 @@ def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> byte
     return matrix_profile((red, green, blue), None if usual else exponent, white)
 
 
-def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
+def _apply_profile(image: Image.Image, data: bytes) -> Image.Image:
     from PIL import ImageCms
 
     profile = ImageCms.ImageCmsProfile(BytesIO(data))
     space = profile.profile.xcolor_space.strip()
     mode = MODES.get(space)
-    if mode is None or (mode != colour.mode and {mode, colour.mode} & {"CMYK", "LAB"}):
-        raise ValueError(f"a profile for {space}, and the image is {colour.mode}")
-    converted = colour if colour.mode == mode else colour.convert(mode)
+    if mode is None or (mode != image.mode and {mode, image.mode} & {"CMYK", "LAB"}):
+        raise ValueError(f"a profile for {space}, and the image is {image.mode}")
+    converted = image if image.mode == mode else image.convert(mode)
     srgb = ImageCms.createProfile("sRGB")
     transform = ImageCms.buildTransform(profile, srgb, mode, "RGB")
     if mode == "RGB":
         cube = Image.fromarray(CUBE)
         moved = np.array(ImageCms.applyTransform(cube, transform), np.int16) - CUBE
-        if np.abs(moved).max() <= SAME:
+        if np.abs(moved).max() <= TOLERANCE:
             return converted
     done = ImageCms.applyTransform(converted, transform)
     assert done is not None  # None is returned only when an image is changed in place

@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 
 from ...errors import InputError
 from ...fields import Reported
-from .colours import HDR, HEAD, Coding, coding_in_profile, coding_of, in_srgb
+from .colours import HDR, HEAD, Coding, coding_in_profile, coding_of, to_srgb
 
 BACKGROUND = 255
 """The grey level on which transparent images are composited: white, as in browsers."""
@@ -17,7 +17,7 @@ HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevx", b"mif1", b"
 SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 """The numbers of the TIFF tags NewSubfileType, PhotometricInterpretation and DNGVersion."""
 BITS, LARGEST = 258, (341, 281)
-"""The numbers of the TIFF tags BitsPerSample, and of SMaxSampleValue and MaxSampleValue."""
+"""The numbers of the TIFF tag BitsPerSample, and of the tags SMaxSampleValue and MaxSampleValue."""
 DARK = 17
 """A 16-bit image seems to have unscaled 12-bit values if all its values, converted to 8 bits, are below this."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
@@ -51,8 +51,8 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
 
 
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return an image's pixels as browsers show them. `head` has the file's first bytes. Raises InputError for pixels
-    that cannot be converted to 8 bits."""
+    """Return an image's pixels as browsers show them, with notes that lack the file's name. `head` has the file's first
+    bytes. Raises InputError for pixels that cannot be converted to 8 bits."""
     _refuse_other_pixels(image, head)
     coding = coding_of(head)
     notes = _coding_notes(coding or coding_in_profile(image.info.get("icc_profile") or b""))
@@ -63,7 +63,7 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
     elif upright.mode in WITH_ALPHA or "transparency" in upright.info:
         upright = upright.convert("RGBA")
         alpha = np.array(upright.getchannel("A"))
-    colour, more = in_srgb(_opaque(upright), image, coding)
+    colour, more = to_srgb(_opaque(upright), image, coding)
     pixels = np.array(colour)
     if pixels.max() < DARK and _white(image) == 65535 and (image.mode.startswith("I") or _has_16_bits(image, head)):
         notes.append(f"has no value above {pixels.max()} of 255, so it is dark; scale 12 bits to 16")
@@ -90,7 +90,7 @@ def _tag(image: Image.Image, number: int) -> Any:
 
 
 def _white(image: Image.Image) -> int:
-    """Return the value of white in a 16-bit image: 65535, unless a TIFF tag states 9 to 15 bits."""
+    """Return the value of white in a 16-bit image: 65535, or less if a TIFF tag specifies 9 to 15 bits."""
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
@@ -118,7 +118,7 @@ def picture_of(path: Path) -> Picture:
     pixels."""
     with open_picture(path) as opened:
         try:
-            pixels, notes = pixels_of(opened)
+            pixels, notes = read_opened(opened)
             frames = getattr(opened, "n_frames", 1)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
@@ -126,16 +126,17 @@ def picture_of(path: Path) -> Picture:
     return Picture(pixels, (*first, *notes))
 
 
-def pixels_of(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels of an image that Pillow has opened, with notes that name its file. `head` has the file's first
-    bytes if Pillow knows no path."""
+def read_opened(image: Image.Image, head: bytes = b"") -> Picture:
+    """Return the pixels of an opened image as `read_pixels` does, with notes that name its file. `head` has the file's
+    first bytes if Pillow knows no path."""
     file = str(getattr(image, "filename", ""))
     pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else head)
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Return the image in a mode to which a colour profile can apply. Alpha is dropped, not blended."""
+    """Return the image without alpha, which is dropped and not blended, in a mode to which a colour profile can
+    apply."""
     if image.mode in ("RGB", "L", "CMYK", "LAB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")

@@ -62,7 +62,7 @@ def test_a_busy_machine_gets_fewer_threads_which_the_record_keeps(command, tmp_p
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(threads, "STATISTICS", Busy())
-    monkeypatch.setattr(threads, "ELEMENTS", 1)
+    monkeypatch.setattr(threads, "ELEMENTS_PER_THREAD", 1)
 
     def generate(*words):
         torch.set_num_threads(2)
@@ -95,7 +95,7 @@ def test_each_group_of_a_batch_gets_the_threads_of_its_size(toy_package, tmp_pat
         for number, (name, (width, height)) in enumerate(sizes.items())
     ]
     jobs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setattr(threads, "ELEMENTS", 8 * EXPERT.dim)  # a thread for 8 tokens
+    monkeypatch.setattr(threads, "ELEMENTS_PER_THREAD", 8 * EXPERT.dim)  # a thread for 8 tokens
     torch.set_num_threads(2)
     few = ["--ckpt_dir", toy_package, "--frame_num", "5", "--sampling_steps", "1", "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["lingbot-world", "batch", *map(str, [jobs, tmp_path / "out", *few])])
@@ -109,8 +109,8 @@ def test_each_group_of_a_batch_gets_the_threads_of_its_size(toy_package, tmp_pat
     ("text", "elements", "recorded", "expected"),
     [
         (None, None, 0, 8),
-        (None, 3 * threads.ELEMENTS, 0, 3),
-        (None, threads.ELEMENTS // 2, 0, 1),
+        (None, 3 * threads.ELEMENTS_PER_THREAD, 0, 3),
+        (None, threads.ELEMENTS_PER_THREAD // 2, 0, 1),
         (None, None, 5, 5),
         (None, None, 9, 8),
         ("max 100000", None, 0, 8),

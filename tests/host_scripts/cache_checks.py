@@ -152,7 +152,7 @@ def threads_of_a_run():
     (high, low), own, before = experts(NF4), torch.get_num_threads(), vars(threads).copy()
     named = os.environ.pop("OMP_NUM_THREADS", "1")
     threads._quota = threads.idle_cores = lambda: 6
-    threads.ELEMENTS = 6 * high.model.diffusion_model.config.dim  # a thread for 6 tokens, of 4 cells each
+    threads.ELEMENTS_PER_THREAD = 6 * high.model.diffusion_model.config.dim  # a thread for 6 tokens, of 4 cells each
     torch.set_num_threads(8)
     found = []
     for shape in ((2, 16, 3, 8, 4), (1, 16, 1, 4, 4), (1, 16, 21, 60, 104)):

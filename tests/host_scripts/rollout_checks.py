@@ -100,7 +100,7 @@ def golden_run(case, model, place=KeyValuePlace()):  # noqa: B008
     """The latent of a golden case through ComfyUI's sampling."""
     given, schedule, made = arrays(case), schedule_of(case), []
     frames, *size = given["noise"].shape[2:]
-    held = Window(case.window or 0, case.sink).held(frames, case.chunk)
+    held = Window(case.window or 0, case.sink).in_cache(frames, case.chunk)
     prompts = given["context"], given.get("context_null")
     chunks = (Chunk(*part(case, given, number), *prompts) for number in range(frames // case.chunk))
     loop = ChunkLoop(tuple(size), held, case.chunk, schedule)

@@ -594,7 +594,7 @@ def test_what_is_replayed_is_asked_for_before_frames_are_waited_for(toy_package,
     monkeypatch.setattr(World, "remember", noted("remember", remember))
     monkeypatch.setattr(VideoDecoder, "decode", noted("decode", decode))
     for replays in (False, True):
-        monkeypatch.setattr(World, "replays", property(lambda _, replays=replays: replays))
+        monkeypatch.setattr(World, "graphs_recorded", property(lambda _, replays=replays: replays))
         order.clear()
         with walking(toy_package, tmp_path) as session:
             frames[replays] = [each.pixels for each in chunks(session, 3)]
@@ -612,7 +612,7 @@ def test_on_a_gpu_a_chunk_waits_for_its_frames_alone(toy_package, tmp_path):
     """CUDA is not asked to wait for anything else, which would leave the GPU without work."""
     with walking(toy_package, tmp_path, device="cuda") as session:
         chunks(session, 12)
-        assert session.walk._world.replays
+        assert session.walk._world.graphs_recorded
         torch.cuda.set_sync_debug_mode("warn")
         try:
             with warnings.catch_warnings(record=True) as waits:

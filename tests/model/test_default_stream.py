@@ -79,10 +79,10 @@ def test_a_recording_without_the_attention_is_not_used(right, caplog, monkeypatc
     got, world = video(model, graphs=True)
     errors = (got - exact).pow(2).mean((0, 1, 3, 4)).sqrt() / exact.pow(2).mean().sqrt()
     assert errors.max() < 1e-2
-    assert world.replays == right
+    assert world.graphs_recorded == right
     assert ("runs on CUDA's default stream alone" in caplog.text) is not right
     monkeypatch.setattr("lingbot_world.pipeline.world.may_be_recorded", lambda *_: True)
     tried, world = video(model, graphs=True)
     assert torch.equal(tried, got)
-    assert world.replays == right
+    assert world.graphs_recorded == right
     assert ("the first replay was wrong" in caplog.text) is not right

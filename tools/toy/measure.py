@@ -85,7 +85,7 @@ class Walker:
 
     def _world(self, caption: str, frames: int) -> World:
         """One that has seen nothing, for so many latent frames."""
-        held = HELD.held(frames, self.chunk)
+        held = HELD.in_cache(frames, self.chunk)
         world = World(self.model, self.cells, held, chunk=self.chunk, device=self.device, memory=self.memory)
         world.prompt = encode([caption], self.package / TEXT_ENCODER, self.package)[0][None].to(self.device)
         return world
