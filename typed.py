@@ -23,12 +23,11 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The class that a value must have, by its annotation. For a Literal any text passes."""
+"""The class that `isinstance` checks for an annotation. For a Literal any text passes."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError if one of the `values` does not match its annotation in `wanted`, both by argument name. For a
-    Literal any text passes."""
+    """Raise InputError if a value does not match its annotation in `wanted`. The keys of both are argument names."""
     for name, value in values.items():
         if name in wanted and not _fits(value, wanted[name]):
             raise InputError(f"`{name}` {value!r:.60}: expected {_words(wanted[name])}, found {type(value).__name__}")

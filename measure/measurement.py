@@ -145,8 +145,8 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The frame numbers [m], the path's poses and the measured poses [m, 4, 4] of keyframes with a camera. Poses
-        are relative to the first; measured translations are scaled to the path's."""
+        """The frame numbers [m], the path's poses and the measured poses [m, 4, 4] of the m keyframes with a camera.
+        Poses are relative to the first; measured translations are scaled to the path's."""
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
         if not len(frames):
@@ -170,7 +170,7 @@ class Measurement:
 
 
 def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Return the pairs' median rotation error and direction error, in degrees; NaN if no pair has the error."""
+    """Return the pairs' median rotation error and median direction error, in degrees; NaN without values."""
     errors = np.array([(pair.turn_error_deg, pair.direction_error_deg) for pair in pairs]).reshape(-1, 2).T
     turn, direction = (float(np.median(known)) if len(known := each[~np.isnan(each)]) else np.nan for each in errors)
     return turn, direction

@@ -48,7 +48,7 @@ def sample(
 
     high, low: the experts, or functions that load them.
     y: [1, 20, f, h, w], the mask and the image latent.
-    context, context_null: [1, L, D], the prompt embeddings; `context_null` may be None at scale 1.
+    context, context_null: [1, L, D], the prompts; `context_null` may be None if all scales are 1.
     camera: [1, 384 or 448, f, h, w]; None without a camera.
     boundary: the lowest timestep of `high`, as a fraction of 1,000.
     guide_scale: (low, high), or one number for both.

@@ -172,7 +172,6 @@ class World:
         noise: [1, 16, chunk, h, w].
         y: [1, 20, chunk, h, w], the mask and the image latent.
         camera: [1, 384 or 448, chunk, h, w]; None without camera layers.
-        renoise: a function from a shape to standard normal noise.
         callback: callback(index), called after each forward or guided pair of forwards.
 
         Tensors in pinned memory must stay unchanged until the GPU has finished the chunk.
