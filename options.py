@@ -35,8 +35,8 @@ QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' nf4, and three that ComfyUI's loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""The dtype in which the VAE decodes. "auto" means fp16 on a GPU with fp16 units, bf16 for live videos on a CPU with
-bf16 units, else fp32."""
+"""The dtype in which the VAE decodes. "auto" means fp16 on a GPU with fp16 products, bf16 for live videos on a CPU with
+fast bf16, else fp32."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)

@@ -82,8 +82,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         options.
 
         seed: the seed of the noise; None: random.
-        options: a dict with any of `image` (file or array), `prompt`, or, instead of an image, `state` (a saved walk to
-        continue).
+        options: optionally `prompt`, and either `image` or `state`, a saved walk to continue.
         """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed

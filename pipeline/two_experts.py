@@ -44,19 +44,19 @@ def sample(
     sequence_parallel: SequenceParallel | None = None,
     guidance_group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Denoise `noise`, float32 [1, 16, f, h, w], and return the latent in this shape.
+    """Denoise `noise`, float32 [1, 16, f, h, w], and return the latent in this shape. Raises InputError for a causal
+    model.
 
     high, low: the experts, or functions that load them.
     y: [1, 20, f, h, w], the mask and the image latent.
-    context, context_null: [1, L, D], the prompts; `context_null` may be None if all scales are 1.
-    camera: [1, 384 or 448, f, h, w]; None without a camera.
+    context: [1, L, D], the prompt embedding.
+    context_null: the negative prompt's; None only if all scales are 1.
+    camera: [1, 384 or 448, f, h, w].
     boundary: the lowest timestep of `high`, as a fraction of 1,000.
     guide_scale: (low, high), or one number for both.
-    camera_cache_bytes: the limit of the camera cache; 0: no cache.
+    camera_cache_bytes: the cache's limit; 0: no cache.
     step_reuse: skips model calls; a new object for each call.
     guidance_group: two processes, one for each prompt.
-
-    Raises InputError for a causal model, or a missing `context_null`.
     """
     conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
     (latent,) = sample_videos(
