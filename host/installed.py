@@ -17,8 +17,9 @@ TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
 EXTENSIONS = ("/extensions", "/api/extensions")
 
 
-def is_second_copy() -> bool:
-    """Whether another copy of the pack is already loaded. If so, log both folders, and remove this copy's scripts."""
+def disable_second_copy() -> bool:
+    """Return True if another copy of the pack is already loaded. In that case log both folders, and unregister this
+    copy's scripts from ComfyUI."""
     loaded = [inspect.getfile(node) for name, node in node_classes().items() if name.startswith(PREFIX)]
     packs = (folder.parent for file in loaded for folder in Path(file).parents if folder.name == "nodes")
     first = next(packs, HERE)
@@ -38,8 +39,8 @@ def is_second_copy() -> bool:
 
 
 def register(server) -> None:
-    """Add to ComfyUI's PromptServer a middleware that sorts the workflow templates, and a route for scripts that
-    contains the pack's version."""
+    """Add to ComfyUI's PromptServer a middleware that sorts the workflow templates and puts the pack's version into the
+    scripts' addresses. Add the route of these addresses."""
     from aiohttp import web
 
     scripts = {f"/extensions/{quote(name)}/" for name, folder in script_folders().items() if Path(folder) == WEB}

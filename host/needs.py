@@ -7,7 +7,7 @@ from importlib import import_module
 from operator import attrgetter
 
 OLDEST = "0.33"
-"""The oldest version of ComfyUI that the pack supports. pyproject.toml states it too."""
+"""The oldest version of ComfyUI that the pack supports. pyproject.toml names the same version."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -140,8 +140,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """The names, as `module:name`, that each module of nodes/ needs from ComfyUI, in addition to EVERY_NODE."""
 
 
-def usable_modules(modules: Iterable[str], ours: str) -> list[str]:
-    """Return the modules of nodes/ for which this ComfyUI has all needed names. Log what the others lack."""
+def usable_modules(modules: Iterable[str], pack_version: str) -> list[str]:
+    """Return the modules of nodes/ for which this ComfyUI has all needed names. Log what other modules lack; the log
+    names `pack_version`."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:
@@ -150,7 +151,7 @@ def usable_modules(modules: Iterable[str], ours: str) -> list[str]:
     logging.warning(
         "LingBot-World %s needs ComfyUI %s or newer, and this ComfyUI %s lacks %s: update the older of the two; the "
         "nodes that do without it are there",
-        ours,
+        pack_version,
         OLDEST,
         theirs,
         _joined(missing),

@@ -1,4 +1,4 @@
-"""The registry of node classes in ComfyUI's module `nodes`, which shares its name with this package's folder."""
+"""The node classes and web folders registered in ComfyUI's module `nodes`."""
 
 import sys
 

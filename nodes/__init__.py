@@ -27,7 +27,7 @@ class LingBotWorldExtension(ComfyExtension):
         """Register the HTTP routes and write the example image. A second installed copy of the pack does nothing."""
         from server import PromptServer
 
-        self.modules = () if installed.is_second_copy() else MODULES
+        self.modules = () if installed.disable_second_copy() else MODULES
         if not self.modules:
             return
 

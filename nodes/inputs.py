@@ -50,30 +50,32 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
     ]
 
 
-def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of frames. If `least` has the form 4n+1, the canvas offers only such numbers."""
-    return int_input("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
+def frames_input(tooltip: str, default: int = FRAMES, minimum: int = 5) -> io.Int.Input:
+    """Return an input for a number of frames. If `minimum` has the form 4n+1, the canvas offers only such numbers."""
+    return int_input("frames", (minimum, default, MOST_FRAMES), tooltip, step=4 if minimum % 4 == 1 else 1)
 
 
-def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return an input for a seed from 0 to `most`, which ComfyUI does not change between runs."""
-    return int_input("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
+def seed_input(tooltip: str, maximum: int = 2**64 - 1, **more: Any) -> io.Int.Input:
+    """Return an input for a seed from 0 to `maximum`, which ComfyUI does not change between runs."""
+    return int_input(
+        "seed", (0, 0, maximum), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more}
+    )
 
 
 def drawing_size_inputs() -> list[io.Int.Input]:
     """Return two inputs: the width and the height of a drawing, in pixels."""
     sides = ("width", 800, WIDTHS), ("height", 500, HEIGHTS)
     return [
-        int_input(name, (least, pixels, most), f"{name.title()} of the drawing.", step=2, advanced=True)
-        for name, pixels, (least, most) in sides
+        int_input(name, (minimum, pixels, maximum), f"{name.title()} of the drawing.", step=2, advanced=True)
+        for name, pixels, (minimum, maximum) in sides
     ]
 
 
-def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
-    """Return an input for the horizontal field of view in degrees, at least `least`. `more` is added to the tooltip."""
+def fov_input(default: float = DEFAULT_FOV_DEG, minimum: float = 1.0, more: str = "") -> io.Float.Input:
+    """Return an input for the horizontal field of view in degrees, at least `minimum`. `more` is added to the tooltip."""
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return float_input(
-        "fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True
+        "fov_deg", (minimum, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True
     )
 
 

@@ -106,8 +106,8 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 
 
 def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
-    """Return the CONDITIONING with only the keys that a rollout uses, and a list of at most one warning. Raise
-    InputError if a rollout cannot use `prompt`."""
+    """Return the CONDITIONING with only the keys that a rollout uses, and warnings about its other keys. Raise
+    InputError if a rollout cannot use `prompt`. `name` is the input's name."""
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
     text, extras = prompt[0]
@@ -129,8 +129,8 @@ def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[li
 
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
-    """Return the embeddings [1, L, D] of a prompt's timed changes (events), by the first chunk that uses them. Raise
-    InputError if an event's times fit no chunk."""
+    """Return a prompt's timed changes (events) as embeddings [1, L, D], by the chunk that first uses them. `seconds` is
+    a chunk's duration. Raise InputError if an event's times fit no chunk."""
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
@@ -141,7 +141,7 @@ def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: flo
 
 
 def without_events(prompt: list) -> tuple[list, list[str]]:
-    """Return the CONDITIONING without its timed prompt changes (events), and a list of at most one note."""
+    """Return the CONDITIONING without its timed prompt changes (events), and a note if there were any."""
     entries = [[text, {key: value for key, value in extras.items() if key != EVENTS}] for text, extras in prompt]
     had = any(EVENTS in extras for _, extras in prompt)
     return entries, ["The events of the text node have no effect in a walk."] if had else []

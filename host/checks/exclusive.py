@@ -8,7 +8,7 @@ from ..model.patches import additions, maker_of
 from ..prompt.notice import show_warning
 
 EASY_CACHE, LAZY_CACHE = "easycache", "lazycache"
-FRAMES = 2
+FRAME_AXIS = 2
 """The axis of a latent [B, 16, f, h, w] that context windows divide."""
 
 
@@ -16,13 +16,13 @@ def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
     """Raise InputError if the context windows on a MODEL cannot be used with a latent of this shape."""
     for patcher in patchers:
         handler = patcher.model_options.get("context_handler")
-        length, dim = getattr(handler, "context_length", math.inf), getattr(handler, "dim", FRAMES)
+        length, dim = getattr(handler, "context_length", math.inf), getattr(handler, "dim", FRAME_AXIS)
         node = maker_of(patcher, lambda each: each.model_options.get("context_handler") is handler)  # noqa: B023
         if dim < len(shape) and length >= shape[dim]:
-            show_warning(f"{node} has dim {dim}, not {FRAMES}, so it changes nothing." if dim != FRAMES else "")
+            show_warning(f"{node} has dim {dim}, not {FRAME_AXIS}, so it changes nothing." if dim != FRAME_AXIS else "")
             continue
-        if dim != FRAMES:
-            raise InputError(f"{node} has dim {dim}: set it to {FRAMES}, the frames of a video's latent")
+        if dim != FRAME_AXIS:
+            raise InputError(f"{node} has dim {dim}: set it to {FRAME_AXIS}, the frames of a video's latent")
         overlap, schedule = handler.context_overlap, handler.context_schedule.name
         if overlap >= length and schedule != "batched":
             raise InputError(
@@ -38,10 +38,11 @@ def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
 
 
 def check_caches(patchers: Iterable, sampler) -> None:
-    """Raise InputError if a MODEL has both EasyCache and LazyCache. Show a warning if the solver skips steps too."""
+    """Raise InputError if a MODEL has both EasyCache and LazyCache. Show a warning if a cache is used together with the
+    sampler's `reuse_threshold`."""
     found = dict[str, None]()
     for patcher in patchers:
-        names = [name for name in (EASY_CACHE, LAZY_CACHE) if name in additions(patcher, every=True)]
+        names = [name for name in (EASY_CACHE, LAZY_CACHE) if name in additions(patcher, with_lazycache=True)]
         if len(names) > 1:
             easy, lazy = (_cache_of(patcher, name) for name in names)
             raise InputError(f"{easy} and {lazy} are on the same model and share one state: remove one of them")
@@ -54,4 +55,4 @@ def check_caches(patchers: Iterable, sampler) -> None:
 
 
 def _cache_of(patcher, name: str) -> str:
-    return maker_of(patcher, lambda each: name in additions(each, every=True))
+    return maker_of(patcher, lambda each: name in additions(each, with_lazycache=True))

@@ -13,9 +13,10 @@ from ...pipeline.images.files import picture_of
 from ..files.image import pixels
 from ..prompt.queue import UnknownError, running_prompt
 
-GRID, SAME = (8, 8), 8
-"""The (rows, columns) of averages by which two images are compared, and the largest difference of averages in equal
-images, in 8-bit values."""
+GRID = (8, 8)
+"""The (rows, columns) into which an image is divided. Two images are compared by the mean colour of each cell."""
+TOLERANCE = 8
+"""The maximum difference between the mean colours of two equal images, in 8-bit values."""
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:
@@ -39,4 +40,4 @@ def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:
 
 def _alike(one: np.ndarray, other: np.ndarray) -> bool:
     first, second = (np.array(Image.fromarray(each).resize(GRID, Image.Resampling.BOX), int) for each in (one, other))
-    return one.shape == other.shape and int(np.abs(first - second).max()) <= SAME
+    return one.shape == other.shape and int(np.abs(first - second).max()) <= TOLERANCE

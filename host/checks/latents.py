@@ -8,10 +8,11 @@ from ...errors import InputError
 from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
-SMALL = 0.01
-"""The largest difference at which two noise levels count as equal, and the largest level that counts as no noise."""
-NEARLY_FULL = 0.95
-"""An empty latent gives a warning if the first sigma is smaller. Some of ComfyUI's schedules begin a little below 1."""
+LEVEL_TOLERANCE = 0.01
+"""The maximum difference between equal noise levels, and the maximum level that counts as no noise."""
+MIN_FIRST_SIGMA = 0.95
+"""The minimum first sigma of a run that begins with an empty latent. Some of ComfyUI's schedules begin a little below
+1."""
 WITHOUT_LAST_STEP = "dpm_fast", "dpm_adaptive"
 """ComfyUI's samplers that omit the step to sigma 0. Their runs end at the last sigma above 0."""
 OTHER_INPUTS = "The run before had another start image or camera: connect the same prompts to both samplers."
@@ -19,16 +20,17 @@ _MOST, _SAMPLES = 64, 4096
 _noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
 
-def store_noise_level(latent: Tensor, level: float, fixed: Iterable[Tensor]) -> None:
-    """Store the noise level that a run leaves in `latent`. `fixed` holds the run's start image and camera."""
+def store_noise_level(latent: Tensor, level: float, image_and_camera: Iterable[Tensor]) -> None:
+    """Remember the noise level of `latent`, a run's result, and the run's start image and camera. A later run from this
+    latent is compared with them."""
     _noise_levels.pop(name := _fingerprint(latent), None)
-    _noise_levels[name] = level, frozenset(map(_fingerprint, fixed))
+    _noise_levels[name] = level, frozenset(map(_fingerprint, image_and_camera))
     if len(_noise_levels) > _MOST:
         _noise_levels.pop(next(iter(_noise_levels)))
 
 
 def _fingerprint(latent: Tensor) -> bytes:
-    """Return evenly spaced values as fp16 bytes, because ComfyUI may convert a latent between nodes."""
+    """Return a key that identifies a latent: evenly spaced values, in fp16 because ComfyUI may convert the dtype."""
     values = latent.detach().flatten()
     return values[:: max(1, len(values) // _SAMPLES)].half().cpu().numpy().tobytes()
 
@@ -44,16 +46,16 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
         raise InputError("the latent contains NaN or infinity: it comes from a run that failed; make it again")
 
 
-def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: Iterable[Tensor]) -> str:
-    """Return a warning if a run does not fit its first latent, or "". `fixed` holds its start image and camera."""
+def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, image_and_camera: Iterable[Tensor]) -> str:
+    """Return a warning if the noise level, start image or camera of a run does not fit the initial latent, else ""."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         left, before = _noise_levels.get(_fingerprint(latent), (None, frozenset()))
-        unlike = left is not None and not adds and before != frozenset(map(_fingerprint, fixed))
+        unlike = left is not None and not adds and before != frozenset(map(_fingerprint, image_and_camera))
         return _continuation_warning(left, first, adds) or (OTHER_INPUTS if unlike else "")
     if not adds:
         return "There is neither noise nor a video in the latent to begin with: take Random Noise, or a video's latent."
-    if first < NEARLY_FULL:
+    if first < MIN_FIRST_SIGMA:
         return (
             f"The latent is empty, and the run begins at noise level {first:.3g}, so a part of the video stays empty: "
             "for a new video set denoise to 1 and begin at the first step (simple and beta begin at 1); to change a "
@@ -64,7 +66,7 @@ def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: It
 
 def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
     if adds:
-        if left is None or left <= SMALL:
+        if left is None or left <= LEVEL_TOLERANCE:
             return ""
         return (
             f"The run before has left noise of level {left:.3g} in the latent, and this run adds more: turn add_noise "
@@ -75,9 +77,9 @@ def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
             f"This run adds no noise, and no sampler has made its latent: the latent needs noise of level {first:.3g}. "
             "If no node has added it, turn add_noise on (Random Noise)."
         )
-    if abs(left - first) <= SMALL:
+    if abs(left - first) <= LEVEL_TOLERANCE:
         return ""
-    if left <= SMALL:
+    if left <= LEVEL_TOLERANCE:
         return (
             f"The run before has ended the video, and this run expects noise of level {first:.3g} and adds none: turn "
             "on return_with_leftover_noise in the node before, or add_noise (Random Noise) here."
@@ -88,11 +90,11 @@ def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
     )
 
 
-def input_noise_warnings(name: str, latent: Tensor) -> list[str]:
-    """Return a list of at most one warning: a sampling run has left noise in `latent`, the input `name`."""
+def input_noise_warnings(name: str, latent: Tensor) -> Iterator[str]:
+    """Yield a warning if a sampling run has left noise in `latent`, which comes from the node's input `name`."""
     left = _noise_levels.get(_fingerprint(latent), (0.0,))[0]
-    more = f"{name} still has noise of level {left:.3g}, from a run that ended early: connect a finished video."
-    return [more] if left > SMALL else []
+    if left > LEVEL_TOLERANCE:
+        yield f"{name} still has noise of level {left:.3g}, from a run that ended early: connect a finished video."
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
@@ -102,15 +104,16 @@ def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")
 
 
-def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a video's last run leaves noise. `whole` is whether the run is the last, if no prompt runs."""
+def leftover_noise_warnings(sampler, sigmas: Tensor, assume_last: bool) -> Iterator[str]:
+    """Yield a warning if the last run of a video leaves noise. `assume_last` tells whether this run is the last if
+    there is no graph to search."""
     level, short = last_noise_level(sampler, sigmas)
-    if level <= SMALL or bool((sigmas.diff() > 0).any()):
+    if level <= LEVEL_TOLERANCE or bool((sigmas.diff() > 0).any()):
         return
     try:
         ends = not _reaches_sampler(*running_prompt())
     except UnknownError:
-        ends = whole
+        ends = assume_last
     if ends and short:
         yield f"{short} leaves out the last step, and the video keeps noise of level {level:.4g}: take another sampler."
     elif ends:

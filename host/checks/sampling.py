@@ -30,7 +30,7 @@ from .failures import raise_node_error
 from .graph import other_schedule_warnings, time_tile_warnings
 from .latents import check_finite, last_noise_level, leftover_noise_warnings, noise_level_warning, store_noise_level
 from .text import text_node_warnings
-from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning
+from .unused import idle_range_warnings, ineffective_guidance_warning, ineffective_prompt_warning
 
 FULL_NOISE = 0.9985
 """The smallest first sigma that counts as full noise. UniPC begins a little below 1."""
@@ -41,7 +41,7 @@ CONNECT = (
 
 
 def add_checks(patcher) -> None:
-    """Add the checks to a MODEL in place. They run before each sampling, also of later clones."""
+    """Add the checks to a MODEL in place. They run each time that the MODEL or a later clone is sampled."""
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _sample_checked, options, is_model_options=True)
 
@@ -51,7 +51,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
     causal = guider.model_patcher.model.diffusion_model.config.causal
     if causal and not getattr(sampler, "makes_chunks", False):
         raise InputError(ONLY_ROLLOUT)
-    fixed = [
+    image_and_camera = [
         entry[key]
         for entry in guider.conds.get("positive", ())
         for key in ("concat_latent_image", CAMERA)
@@ -59,7 +59,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
     ]
     if not causal:  # a rollout is checked when it is planned
         _check_run(guider, noise, latent_image, sampler, sigmas, denoise_mask)
-        show_warning(*_sigma_warnings(solver, sigmas, noise, latent_image, guider, fixed))
+        show_warning(*_sigma_warnings(solver, sigmas, noise, latent_image, guider, image_and_camera))
         show_warning(_solver_warning(solver, sigmas), *_latent_warnings(noise, latent_image, sigmas, denoise_mask))
         guider.conds = {  # without the keys of other models, so that no ControlNet runs in vain or fails
             side: [{key: value for key, value in entry.items() if key not in UNREAD_KEYS} for entry in entries]
@@ -68,7 +68,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
-        store_noise_level(made, last_noise_level(solver, sigmas)[0], fixed)
+        store_noise_level(made, last_noise_level(solver, sigmas)[0], image_and_camera)
         show_warning("" if len(sigmas) < 2 or made.isfinite().all() else NOT_FINITE)
         return made
     except LingBotError:
@@ -102,9 +102,8 @@ def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor
 
 
 def _sigma_warnings(
-    solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guider, fixed: list[Tensor]
+    solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guider, image_and_camera: list[Tensor]
 ) -> Iterator[str]:
-    """Yield warnings about the sigmas, some of them empty strings. `fixed` holds the run's start image and camera."""
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
         return
@@ -114,8 +113,8 @@ def _sigma_warnings(
         yield (f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas.")
     else:
         role = guider.model_patcher.model.role
-        yield from leftover_noise_warnings(solver, sigmas, whole=hasattr(guider, "low") or role == "low")
-        yield noise_level_warning(sigmas, noise, latent, fixed)
+        yield from leftover_noise_warnings(solver, sigmas, assume_last=hasattr(guider, "low") or role == "low")
+        yield from filter(None, [noise_level_warning(sigmas, noise, latent, image_and_camera)])
 
 
 def _wrapped_sampler(sampler):
@@ -141,9 +140,9 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
     scales = guider.cfg, getattr(guider, "low", guider).cfg
     if not asked and all(math.isclose(scale, 1) for scale in scales):  # the negative prompt is left out
         used = {"positive": used["positive"]}
-        show_warning(left_out_negative_warning(patcher))
+        show_warning(ineffective_guidance_warning(patcher))
     if used.keys() == {"positive", "negative"}:
-        show_warning(left_out_prompt_warning(patcher, scales))
+        show_warning(ineffective_prompt_warning(patcher, scales))
     config = patcher.model.diffusion_model.config
     for side, entries in used.items():
         for entry in entries:

@@ -10,7 +10,7 @@ from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 
 def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if an expert runs no step but has settings, such as a LoRA, else an empty string.
+    """Return a warning if an expert runs no step although it has settings, such as a LoRA. Otherwise return "".
 
     cfg: the guidance scales of the high-noise and the low-noise expert.
     first_low: the index of the low-noise expert's first step.
@@ -52,8 +52,8 @@ def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
             )
 
 
-def left_out_negative_warning(patcher) -> str:
-    """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string."""
+def ineffective_guidance_warning(patcher) -> str:
+    """Return a warning if nodes on the MODEL change the guidance, which a run at cfg 1 does not use, else ""."""
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:
         return ""
@@ -62,7 +62,7 @@ def left_out_negative_warning(patcher) -> str:
     )
 
 
-def left_out_prompt_warning(patcher, scales: tuple[float, float]) -> str:
+def ineffective_prompt_warning(patcher, scales: tuple[float, float]) -> str:
     """Return a warning if the prompt has no effect because a guidance scale is 0, else an empty string."""
     idle = [role for role, scale in zip(("high", "low"), scales, strict=True) if scale == 0]
     if not idle or patcher.model_options.keys() & GUIDANCE:

@@ -117,12 +117,12 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     return path
 
 
-def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return how many poses are left from frame `start` on. Raise CameraError if they are fewer than `least`."""
+def check_length(file: Path, poses: int, start: int, minimum: int = FEWEST_POSES) -> int:
+    """Return how many poses are left from frame `start` on. Raise CameraError if they are fewer than `minimum`."""
     if start < 0:
         raise CameraError(f"{file}: `start` is {start}, expected 0 or more, counted from the first pose")
-    if poses - start < least:
-        raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
+    if poses - start < minimum:
+        raise CameraError(f"{file}: {poses} poses, fewer than {minimum} of them from frame {start} on; lower `start`")
     return poses - start
 
 
@@ -168,7 +168,7 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Show on the running node how the path's file was interpreted. Return the texts, warnings first."""
+    """Show on the running node how the path's file was interpreted. Return the shown texts, warnings first."""
     notes, doubted = report_origin(path), convention_warnings(path)
     show_warning(*doubted)
     show_note(*notes)
@@ -193,7 +193,12 @@ def add_camera(conditioning, embedding: torch.Tensor):
 def preview_image(
     path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
 ) -> torch.Tensor:
-    """Return a drawing of a path as an IMAGE [1, height, width, 3]. `image` is the video's first frame, or None."""
+    """Return a drawing of a path as an IMAGE [1, height, width, 3].
+
+    image: the video's first frame, or None.
+    frames: the video's length.
+    light: whether the background is light.
+    """
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return to_image(render_preview(path, first, frames, size, light))
 

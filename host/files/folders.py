@@ -21,7 +21,7 @@ from ...loaders.package import (
 )
 from ...loaders.release import named_causal, noise_role
 from ...weights.files import read_tensors
-from .search import SHARD, is_open, is_true_of, merge_shards, resolve, sort_by_patterns
+from .search import SHARD, is_readable_folder, is_true_of, merge_shards, resolve, sort_by_patterns
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
@@ -34,7 +34,7 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 """The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The end of a causal model's listed name, for one file and for shards. It has to look like a weight file's."""
+"""The last part of a causal model's list entry: for a folder with one weight file, and for a folder with shards."""
 
 
 def register() -> None:
@@ -196,8 +196,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 def _folders() -> Iterator[Path]:
     """Yield the readable folders in `models/lingbot_world`, without unfinished quantizations."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
-        folders = sorted(root.iterdir()) if is_true_of(is_open, root) else []
-        yield from (folder for folder in folders if is_true_of(is_open, folder) and not _unfinished(folder))
+        folders = sorted(root.iterdir()) if is_true_of(is_readable_folder, root) else []
+        yield from (folder for folder in folders if is_true_of(is_readable_folder, folder) and not _unfinished(folder))
 
 
 def _unfinished(folder: Path) -> bool:
@@ -219,7 +219,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the names of each package's subfolder `part`, and of weight files whose lower-case name matches."""
+    """Yield for each package the name of its subfolder `part`, and of each weight file whose lower-case name matches
+    the glob `pattern`."""
     for package in _folders():
         if is_true_of(is_model_folder, package / part):
             yield f"{package.name}/{part}"

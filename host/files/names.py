@@ -6,18 +6,20 @@ from ...errors import InputError
 
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
-_MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""The most bytes in one part of a path, the limit of common file systems, and the most characters of a whole name."""
-_MOST_BYTES_OF_NEW = 240
-"""The most bytes in a new folder's name, which leaves room for the suffix `.part`."""
+_MAX_PART_BYTES = 255
+"""The maximum length of one part of a path, in bytes. It is the limit of common file systems."""
+_MAX_CHARACTERS = 1000
+"""The maximum length of a whole path, in characters."""
+_MAX_NEW_BYTES = 240
+"""The maximum length of a new folder's name, in bytes. It leaves room for the suffix `.part`."""
 
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
-    """Return the parts of a relative path, split at slashes and backslashes. Raise InputError for a path that is
-    absolute, too long, or leads out of its folder."""
+    """Return the parts of a relative path, split at slashes and backslashes. Raise InputError if the path is absolute,
+    too long, or leads out of its folder. `what` and `folders` are words of the message."""
     name = str(name)  # a prompt of the API may hold a number or a list
-    parts = re.split(r"[\\/]+", name[: _MOST_CHARACTERS + 1])
-    if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):
+    parts = re.split(r"[\\/]+", name[: _MAX_CHARACTERS + 1])
+    if len(name) > _MAX_CHARACTERS or any(_bytes(part) > _MAX_PART_BYTES for part in parts):
         raise InputError(f"{name[:60]!r}... is too long for the name of a {what}")
     if any(part in ("", ".", "..") or ":" in part or "\0" in part for part in parts):
         raise InputError(f"the {what} {name!r} is not a name inside ComfyUI's {folders}: no drive, no ..")
@@ -35,8 +37,8 @@ def new_parts(name: str, what: str) -> list[str]:
                 f"`name` {name!r}: {part!r} cannot be a folder's name on every system; choose letters, "
                 "digits, spaces, - and _"
             )
-        if _bytes(part) > _MOST_BYTES_OF_NEW:
-            raise InputError(f"`name` {part[:40]!r}... is too long, at most {_MOST_BYTES_OF_NEW} bytes are possible")
+        if _bytes(part) > _MAX_NEW_BYTES:
+            raise InputError(f"`name` {part[:40]!r}... is too long, at most {_MAX_NEW_BYTES} bytes are possible")
     return parts
 
 

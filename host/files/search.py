@@ -18,7 +18,8 @@ SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the first path of `name` in the model folders for which `exists` is true. Raise InputError without one."""
+    """Return the first path of `name` in the model folders for which `exists` is true. Raise InputError if there is
+    none. `what` is the message's word for the file."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:
@@ -32,7 +33,8 @@ def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callab
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return names, times and sizes of files, and of all files in folders. Raise OSError for a missing file."""
+    """Return the names, modification times and sizes of files, and of all files in folders. Raise OSError for a missing
+    file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -40,8 +42,8 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
     return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
 
 
-def is_open(path: Path) -> bool:
-    """Whether `path` is a folder. Raise OSError if the folder cannot be read."""
+def is_readable_folder(path: Path) -> bool:
+    """Whether `path` is a folder. Raise OSError for a folder that cannot be read."""
     if not path.is_dir():
         return False
     with os.scandir(path):
@@ -64,7 +66,8 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, each shard's replaced by its folder's. Without a folder, yield only the first shard's name."""
+    """Yield the names. A shard in a folder is replaced by the folder's name, once per shard. Of other shards only the
+    first is kept."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = SHARD.search(file)

@@ -50,9 +50,9 @@ def store_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store uploaded camera files, (name, content) each, in a folder of ComfyUI's input folder, and unpack zip
     archives. Raise CameraError, with nothing stored, if none is usable.
 
-    kind: the node's list of files, a key of LISTS.
+    kind: a key of LISTS, which selects the node's list of choices.
 
-    Return the name of the first camera path among the files, and all names of the list.
+    Return the first uploaded choice, and all choices.
     """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")

@@ -62,8 +62,8 @@ Role = Literal["high", "low"]
 """The role of an expert: "high" for the high-noise expert, "low" for the low-noise expert."""
 
 
-class _Sizes(dict):
-    """The model's sizes for ComfyUI and nodes. A missing key, such as a U-Net's, raises InputError."""
+class _UnetConfig(dict):
+    """ComfyUI's `unet_config`, a dict that some nodes read. A missing key, such as a U-Net's, raises InputError."""
 
     def __missing__(self, name):
         raise InputError(
@@ -88,12 +88,13 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
                 "disable_unet_model_creation": True,
             }
         )
-        self.unet_config = _Sizes(self.unet_config)
+        self.unet_config = _UnetConfig(self.unet_config)
         self.manual_cast_dtype = model.dtype
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera conditioning of ComfyUI. Prompt and negative prompt of a batch share a camera with one batch element."""
+    """A camera conditioning of ComfyUI. A camera of batch size 1 is not repeated for a batch of prompt and negative
+    prompt."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -152,7 +153,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step, or None without a camera, without room, or outside of a sampling run."""
+        """Return the camera cache for a step. Return None if there is no camera or no room, or outside of a sampling
+        run."""
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")
@@ -246,7 +248,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return None
         return cache
 
-    def free_camera_cache(self) -> int:
+    def free_caches(self) -> int:
         """Free the camera cache, and a causal model's caches and CUDA graphs. Return the number of freed bytes."""
         freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.rollout_caches)
         if freed:

@@ -34,8 +34,8 @@ Conditioning = list[list]
 _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
-MOST_CACHED = 8
-"""The most embeddings in the cache, each of less than 8.4 MB."""
+MAX_CACHED = 8
+"""The maximum number of cached embeddings, each of less than 8.4 MB."""
 _cache: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
@@ -100,7 +100,7 @@ def _embeddings(
     for prompt, embedding in made.items():
         if len(embedding) < MAX_TOKENS:  # a longer prompt was cut: each use encodes it again and shows the warning
             _cache[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all embeddings
-    while len(_cache) > MOST_CACHED:
+    while len(_cache) > MAX_CACHED:
         _cache.popitem(last=False)
     return found
 

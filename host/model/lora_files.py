@@ -31,8 +31,8 @@ SEVERAL = (
 
 
 def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's patches of a LoRA with the file's tensors and scales that ComfyUI's loader ignores. Return
-    `patches` unchanged if the file is unknown or unreadable.
+    """Return ComfyUI's patches of a LoRA, with tensors and scales that ComfyUI's loader ignores. They are read from the
+    running LoRA node's file. Without a readable file, return `patches` unchanged.
 
     shapes: the shape of each model parameter, by official name.
     """
@@ -134,7 +134,8 @@ def _spelling(key: str) -> str:
 
 
 def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> dict:
-    """Return a LoRA's patches that have their weight's shape. Raise InputError if there are none or most do not fit."""
+    """Return a LoRA's patches, without those whose shape differs from the weight's. Raise InputError if most differ, or
+    if `patches` is empty and `strength` is not 0."""
     if not patches and strength:
         raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {WHICH_LORA}")
     weights = dict(model.named_parameters())
@@ -172,15 +173,16 @@ MIXTURE = (
 )
 
 
-class _OtherWeights(list):
-    """A weight of a causal model or an expert (`causal`) and its patches, for merging into another MODEL."""
+class _WeightToMerge(list):
+    """A weight and its patches, for merging into another MODEL. `causal` tells whether they belong to a causal
+    model."""
 
     causal = False
 
 
 def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
     """Return a copy of a MODEL's weights and patches for merging, marked with `causal` for `is_mixture`."""
-    found = {key: _OtherWeights(each) for key, each in patches.items()}
+    found = {key: _WeightToMerge(each) for key, each in patches.items()}
     for each in found.values():
         each.causal = causal
     return found
@@ -188,4 +190,4 @@ def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
 
 def is_mixture(patches: dict, causal: bool) -> bool:
     """Whether `patches` would merge a causal model with an expert. `causal` describes the receiving MODEL."""
-    return any(isinstance(each, _OtherWeights) and each.causal != causal for each in patches.values())
+    return any(isinstance(each, _WeightToMerge) and each.causal != causal for each in patches.values())

@@ -32,7 +32,7 @@ def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
     """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`.
-    `decode(weight, reference)` makes the weight."""
+    `decode(weight, reference)` decodes the stored weight."""
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     with ExitStack() as held:
@@ -46,7 +46,8 @@ def weight_and_bias(
 
 
 def _in_transfer_buffer(offload: tuple | None) -> bool:
-    """Whether the last value of `cast_bias_weight` belongs to a transfer buffer, which the next layer may overwrite."""
+    """Whether `offload`, the third result of `cast_bias_weight`, belongs to a transfer buffer, which the next layer may
+    overwrite."""
     return offload is not None and offload[0] is not None and not isinstance(offload[1], torch.device)
 
 
@@ -74,9 +75,10 @@ def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with an unquantized or a quantized weight. With a LoRA it ignores `arithmetic`.
+    """A linear layer with an unquantized or a quantized weight.
 
-    own_format: whether an 8-bit layer multiplies NVFP4 and MXFP8 weights as stored.
+    arithmetic: the dtype of the matrix product; with a LoRA, 8 bits are not used.
+    own_format: whether an 8-bit layer multiplies NVFP4 and MXFP8 weights unconverted.
     file_parameters: the original parameters, views into the memory-mapped file.
     """
 
@@ -148,7 +150,8 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`, or the view into the file if the view suffices or will be uploaded later."""
+        """Return `fn(parameter)`. Return the view into the file if device and dtype stay the same, or if `upload`
+        copies it later."""
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):

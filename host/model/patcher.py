@@ -43,7 +43,8 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
     _hooked_sigma = math.inf
-    """The sigma of the run's last forward with hook keyframes. A higher sigma belongs to a new chunk."""
+    """The sigma of the latest forward with hook keyframes. If sigma rises above it, a new chunk begins and the
+    keyframes restart."""
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
@@ -74,7 +75,8 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the device's free bytes, or a large constant for a causal model, which needs no slow query of CUDA."""
+        """Return the device's free bytes. For a causal model return a large constant, which saves a slow query of
+        CUDA."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
@@ -87,7 +89,7 @@ class ExactPatches(_AnyPatcher):
         super().pre_run()
 
     def load(self, device_to=None, *args, **kwargs):
-        self.model.free_camera_cache()
+        self.model.free_caches()
         checkpoint, network = self.model.checkpoint, self.model.diffusion_model
         together = not self.is_dynamic() and can_upload(checkpoint, device_to)
         with uploading(checkpoint, network, network.dtype, device_to) if together else nullcontext():
@@ -107,7 +109,7 @@ class ExactPatches(_AnyPatcher):
             self.copy_loras_to(device_to)
 
     def partially_unload(self, device_to, memory_to_free=0, *args, **kwargs):
-        freed = self.model.free_camera_cache()
+        freed = self.model.free_caches()
         if 0 < memory_to_free <= freed:
             return freed
         freed += super().partially_unload(device_to, max(0, memory_to_free - freed), *args, **kwargs)
@@ -116,7 +118,7 @@ class ExactPatches(_AnyPatcher):
         return freed
 
     def detach(self, *args, **kwargs):
-        self.model.free_camera_cache()
+        self.model.free_caches()
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
@@ -124,7 +126,7 @@ class ExactPatches(_AnyPatcher):
         if self._threads not in (0, torch.get_num_threads()):
             torch.set_num_threads(self._threads)
         self.model.layer_elements = None
-        self.model.free_camera_cache()
+        self.model.free_caches()
         self.model.camera_cache = CameraCache()
         self.model.rollout_caches.clear()
         self._hooked_sigma = math.inf
@@ -199,12 +201,14 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set all patch functions. Hooks come first: Create Hook Model as LoRA subtracts the unpatched weight."""
+        """Set the patch functions of all layers. Hook patches run first, because Create Hook Model as LoRA must
+        subtract the unpatched weight."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace all layers' patch functions of class `kind` by those of `source`, ahead of other functions."""
+        """Replace each layer's patch functions of class `kind` by new ones, which run before the others. `source` maps
+        parameter names to patches."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -236,7 +240,7 @@ class ExactPatches(_AnyPatcher):
                     yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
-        """Patch the parameters outside of layers (the modulations), which ComfyUI's own loading omits."""
+        """Patch the parameters outside of layers (the modulations), which ComfyUI's loading omits."""
         parameters = dict(self.model.named_parameters())
         for key in self.patches:
             owner = comfy.utils.get_attr(self.model, key.rpartition(".")[0]) if key in parameters else None
@@ -245,7 +249,7 @@ class ExactPatches(_AnyPatcher):
 
 
 class _HookPatch(LowVramPatch):
-    """A patch of a conditioning hook. The class distinguishes such patches from the MODEL's."""
+    """A patch of a conditioning hook. The class distinguishes hook patches from the MODEL's patches."""
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]

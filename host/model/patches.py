@@ -52,8 +52,10 @@ TRANSFORMER_OPTIONS = {
     "easycache",
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
-PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""The keys of transformer_options["patches"] that the model calls, and the keys of its blocks in "patches_replace"."""
+PATCHES = {"attn1_patch", "attn2_patch", "double_block"}
+"""The keys of transformer_options["patches"] whose functions the model calls."""
+REPLACED, BLOCK = "dit", "double_block"
+"""The keys of a block's replacement: transformer_options["patches_replace"][REPLACED][(BLOCK, index)]."""
 _OPTIONS_OF_OTHER_MODELS = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run, and that LingBot-World ignores."""
 _WINDOWS_WRAPPER = "ContextWindows_prepare_sampling"  # of every MODEL with context windows
@@ -93,10 +95,10 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
     return sorted((options.get("patches", {}).keys() - PATCHES) | (replaced.keys() - {REPLACED}) | missing)
 
 
-def no_effect_warning(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
-    """Return a warning about patches and keys without effect in a step's transformer_options, or an empty string.
-    `usual` are the keys of the run's first step."""
-    later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
+def no_effect_warning(options: Mapping[str, Any], first_step: set[str], blocks: int) -> str:
+    """Return a warning about patches and keys without effect in a step's transformer_options, or "". Unknown keys in
+    `first_step` are not reported."""
+    later = (options.keys() - first_step - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 
 
@@ -142,8 +144,8 @@ def one_expert_warning(high, low) -> str:
     return f"On one expert only: {names}. Put the same node after the other expert, unless you want the difference."
 
 
-def additions(patcher, every: bool = False) -> set[str]:
-    """Return the names of other nodes' changes to a MODEL, without shift, dtype and (unless `every`) LazyCache."""
+def additions(patcher, with_lazycache: bool = False) -> set[str]:
+    """Return the names of other nodes' changes to a MODEL. Shift and dtype are left out, and LazyCache by default."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_STEP_OPTIONS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -152,7 +154,7 @@ def additions(patcher, every: bool = False) -> set[str]:
     names |= transformer.keys() & {"optimized_attention_override", "rope_options"}
     return (
         names
-        | (_wrappers(patcher) - {KEY, _WINDOWS_WRAPPER, "" if every else "lazycache"})
+        | (_wrappers(patcher) - {KEY, _WINDOWS_WRAPPER, "" if with_lazycache else "lazycache"})
         | (patcher.object_patches.keys() - _KNOWN_REPLACEMENTS.keys())
     )
 
@@ -162,7 +164,7 @@ def _wrappers(patcher) -> set[str]:
 
 
 def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
-    """Return (dict, kind, name) for each name of wrappers on a MODEL; dict[name] contains the wrappers."""
+    """Return (dict, kind, name) for each entry of a MODEL's wrapper dicts. dict[name] is the list of wrappers."""
     places = (patcher.wrappers, patcher.model_options.get("transformer_options", {}).get("wrappers", {}))
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
@@ -189,7 +191,7 @@ def useless_node_warnings(patcher) -> Iterator[str]:
 
 
 def swapped_lora_warnings(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL whose file name states the other expert's role."""
+    """Yield a warning for each LoRA of the MODEL whose file name contains the other expert's role."""
     role = getattr(patcher.model, "role", None)
     for name in (name for node, _ in clones(patcher) if role for name in loras_of(node)):
         own = role_of(Path(folder_paths.get_full_path("loras", name) or name))
@@ -220,7 +222,8 @@ def _is_unchanged(before, after) -> bool:
 
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL (or a clone) without additions that a rollout cannot use, and a list of at most one note."""
+    """Return the MODEL without additions that a rollout cannot use, and a note that names them. The MODEL itself is
+    returned if there are none."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

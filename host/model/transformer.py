@@ -35,7 +35,8 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D]. A switch or an override selects ComfyUI's kernel."""
+    """Return the attention of q, k and v, each [B, L, heads * D]. ComfyUI's kernel computes it if a command line switch
+    or an override selects one, otherwise the engine's."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -59,7 +60,7 @@ def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, d
 
 
 def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return `cross_attention` of q, k and v, each [B, L, heads * D], with every `attn1_patch` in `options` applied."""
+    """Return the attention of q, k and v, each [B, L, heads * D], with every `attn1_patch` in `options` applied."""
     return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
 
 
@@ -159,7 +160,7 @@ class HostModel(LingBotWorldModel):
             x = run(x, e0, context, camera, rope, options)
         else:
             given = {"img": x, "txt": context, "vec": e0, "pe": rope, "transformer_options": options}
-            x = replace(given, {"original_block": partial(_original, run, camera)})["img"]
+            x = replace(given, {"original_block": partial(_run_original_block, run, camera)})["img"]
         for patch in options.get("patches", {}).get("double_block", ()):
             x = patch(
                 {
@@ -198,7 +199,8 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
         del cross.update_
 
 
-def _original(run, camera, given):
-    """Run the original block for another pack's block replacement. Return {"img": the hidden states [B, L, D]}."""
-    x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
-    return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}
+def _run_original_block(run, camera, arguments):
+    """Run the original block when a replacement from another node calls it. Return {"img": the hidden states [B, L,
+    D]}."""
+    x, e0, context, rope = (arguments[name] for name in ("img", "vec", "txt", "pe"))
+    return {"img": run(x, e0, context, camera, rope, arguments["transformer_options"], inplace=False)}

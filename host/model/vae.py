@@ -13,8 +13,8 @@ from ...vae import check_values, diffusers_names, read_vae
 from ...weights.files import read_tensors
 from ..prompt.notice import show_note
 
-MOST_CACHED = 4
-"""The most latents in the cache. One of 81 frames takes 19.4 MB at 720x1280."""
+MAX_CACHED = 4
+"""The maximum number of cached latents. The latent of an 81-frame video at 720x1280 takes 19.4 MB."""
 
 
 class CachingVAE(comfy.sd.VAE):
@@ -31,7 +31,7 @@ class CachingVAE(comfy.sd.VAE):
         if key not in self.cached:
             self.cached[key] = super().encode(pixel_samples)
         self.cached.move_to_end(key)
-        while len(self.cached) > MOST_CACHED:
+        while len(self.cached) > MAX_CACHED:
             self.cached.popitem(last=False)
         return self.cached[key].clone()
 
@@ -45,7 +45,8 @@ class CachingVAE(comfy.sd.VAE):
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the tile's length in time, at least `frames`, because a shorter tile would begin a new video."""
+    """Return the tile's length in time, raised to `frames`, because the causal VAE would restart at each tile. None
+    stays None."""
     if tile is None or tile >= frames:
         return tile
     show_note("The tiles are in space only: in time this VAE goes frame by frame, and a tile would begin a new video.")

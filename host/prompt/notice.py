@@ -10,7 +10,7 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _texts: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""The id of the latest prompt that ran a node, and the node's texts, by node id."""
+"""For each node id, the id of the latest prompt that ran the node, and the texts on the node."""
 
 
 @contextmanager
@@ -24,7 +24,8 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(*texts: str) -> None:
-    """Log warnings and add them to the running node's texts. A run's first call, also with "", removes older texts."""
+    """Log warnings and add them to the running node's texts. The first call in a node's run removes the texts of
+    earlier runs, even with ""."""
     for text in texts:
         _show(text, logging.WARNING)
 

@@ -21,7 +21,7 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""How many steps before its first one the low-noise expert's file begins to be read into the page cache."""
+"""The low-noise expert's file begins to be read into the page cache this many steps before the expert's first step."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
@@ -70,7 +70,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the different shifts of the schedule that nodes such as ModelSamplingSD3 have set on the experts."""
+        """Return the distinct shifts, other than the model's, that nodes such as ModelSamplingSD3 have set on the
+        experts."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
@@ -104,7 +105,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _clear_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first sigma at which the low-noise expert predicts, or `len(sigmas)` without one."""
+        """Return the index of the first sigma at which the low-noise expert predicts, or `len(sigmas)` if there is
+        none."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -151,7 +153,7 @@ class CallbackSampler(comfy.samplers.Sampler):
     """A sampler that calls `run(model, extra_args)` with ComfyUI's prepared model, and returns the noise unchanged."""
 
     makes_chunks = True
-    """Declares that this sampler may run a causal model. Other samplers are refused for causal models."""
+    """Whether this sampler may run a causal model. Samplers without this attribute are refused for causal models."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -212,8 +214,8 @@ class _Switch:
             return
         for patcher in self.guider.get_models():
             for copy in (patcher, *copies_on_other_devices(patcher)):
-                if hasattr(copy.model, "free_camera_cache"):  # frees memory for the other expert's weights
-                    copy.model.free_camera_cache()
+                if hasattr(copy.model, "free_caches"):  # frees memory for the other expert's weights
+                    copy.model.free_caches()
         load()
         self.loaded = role
 

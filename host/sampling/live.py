@@ -26,7 +26,7 @@ from ...pipeline.state import WorldState
 from ...pipeline.world import CausalModel
 from ..checks.conditioning import without_events
 from ..prompt.notice import show_warning
-from .live_album import Album, cut_to_saved, decode_by_vae
+from .live_album import Album, cut_to_saved, decode_with_vae
 from .live_engine import DecoderFactory, LiveRun, make_engine
 from .live_view import LiveView
 from .rollout import encode_image, prepare_rollout
@@ -51,8 +51,8 @@ class WalkOutputs(NamedTuple):
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING and the text of a walk's first prompt, from `positive` (without text), else `prompt`,
-    else `state`. Raise InputError without a source."""
+    """Return the CONDITIONING and text of a walk's first prompt. The source is `positive` (with text ""), else
+    `prompt`, else `state`. Raise InputError if all are missing."""
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
         show_warning(f"The node's prompt has no effect: {instead}.")
@@ -76,8 +76,8 @@ def prepare_live(
     steered: bool,
     **more: Any,
 ) -> LiveRun:
-    """Check the inputs of a walk (a steered video) before any file is loaded. Raise InputError or CameraError for
-    invalid inputs.
+    """Return the checked inputs of a walk (a steered video), before any file is loaded. Raise InputError or CameraError
+    for invalid inputs.
 
     image: the start image as an IMAGE.
     path: the camera path to follow if no client steers; required if `steered` is False.
@@ -105,8 +105,8 @@ def prepare_live(
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
-    """Run a walk until it is stopped, ends its path or reaches `run.frames` frames. Raise InputError without client or
-    path, or without a frame."""
+    """Run a walk until it is stopped, its path ends, or it has `run.frames` frames. Raise InputError if it has neither
+    client nor path, or makes no frame."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = DecoderFactory(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
@@ -170,7 +170,7 @@ def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]
     session.run(callbacks.deliver, callbacks.tell, view.watch)
     album, store = callbacks.album, session.walk.store
     if run.decoder is not None and album.frames:
-        album = decode_by_vae(session)
+        album = decode_with_vae(session)
     if store.failure:
         lost[:] = [reason for reason in lost if reason != store.failure]  # reported below
         cut_to_saved(album, store)

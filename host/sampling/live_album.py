@@ -39,8 +39,8 @@ class Album:
         return images.div_(255)
 
 
-def decode_by_vae(session: Session) -> Album:
-    """Decode all frames of the walk by the VAE, because the frames shown so far came from a tiny decoder."""
+def decode_with_vae(session: Session) -> Album:
+    """Decode all frames of the walk with the VAE, because the frames shown so far came from a tiny decoder."""
     for exact in (False, True):
         album = Album()
         try:

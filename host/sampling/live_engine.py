@@ -56,10 +56,10 @@ class LiveRun:
 
 
 def make_engine(
-    run: LiveRun, image: Tensor, new_world: Callable[[], World], frames: Callable[[bool], VideoDecoder]
+    run: LiveRun, image: Tensor, new_world: Callable[[], World], new_decoder: Callable[[bool], VideoDecoder]
 ) -> Engine:
-    """Return the engine of a walk. `image` is the start image's latent; `frames(True)` returns a new decoder in
-    fp32."""
+    """Return the engine of a walk. `image` is the start image's latent. `new_world()` returns an empty world;
+    `new_decoder(exact)` a decoder, in fp32 if `exact`."""
     spec = run.rollout.spec
     return Engine(
         config=spec.config,
@@ -70,7 +70,7 @@ def make_engine(
         size=(spec.geometry.height, spec.geometry.width),
         device=run.rollout.patcher.load_device,
         new_world=new_world,
-        new_decoder=frames,
+        new_decoder=new_decoder,
         encode_image=lambda _frame: image,
         encode_prompt=PromptEncoder(run),
         notes=run.rollout.notes,
@@ -88,8 +88,10 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 
 class DecoderFactory:
-    """A factory of decoders with the weights of ComfyUI's VAE, called with True for fp32. `nbytes` is a decoder's need
-    on a CUDA device."""
+    """A factory of decoders with the weights of ComfyUI's VAE, called with True for fp32.
+
+    nbytes: the GPU memory that a decoder needs; 0 on the CPU.
+    """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
         """Raise CheckpointError for a VAE other than Wan 2.1's. A chunk that needs much memory is decoded in tiles."""
@@ -122,7 +124,7 @@ class PromptEncoder:
         return self._cache[text]
 
     def _encode(self, text: str) -> Tensor:
-        """Encode by the CLIP, then load the causal model again, because ComfyUI may have unloaded it."""
+        """Encode with the CLIP, then load the causal model again, because ComfyUI may have unloaded it."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

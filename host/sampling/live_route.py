@@ -8,11 +8,12 @@ from typing import Any
 from ...errors import InputError
 
 ADDRESS = "/lingbot_world/live"
-MOST_BYTES = 1 << 17
-"""The most bytes of a message, enough for the longest prompt in escape sequences."""
-MOST_VIEWS = 16
-PATIENCE = 10.0
-"""The most seconds that a new connection waits for its node's view, which ComfyUI announces before it exists."""
+MAX_MESSAGE_BYTES = 1 << 17
+"""The maximum size of a client's message, enough for the longest prompt even if each character is escaped."""
+MAX_VIEWS = 16
+VIEW_TIMEOUT = 10.0
+"""The maximum number of seconds that a new connection waits for the node's view. ComfyUI announces a node before its
+view exists."""
 views: dict[str, Any] = {}
 """The `LiveView` of each running Live node, by node id."""
 
@@ -40,17 +41,17 @@ def register(server) -> None:
 
         if foreign_origin(request):
             return web.Response(status=403, text="a page of another address may not walk here\n")
-        if len(connected) >= MOST_VIEWS:
-            return web.Response(status=503, text=f"{MOST_VIEWS} views are open; close one\n")
+        if len(connected) >= MAX_VIEWS:
+            return web.Response(status=503, text=f"{MAX_VIEWS} views are open; close one\n")
         connected.append(request)
         try:
-            return await serve(request, partial(_serve_client, request.query.get("node", "")), JSON, MOST_BYTES)
+            return await serve(request, partial(_serve_client, request.query.get("node", "")), JSON, MAX_MESSAGE_BYTES)
         finally:
             connected.remove(request)
 
 
 async def _serve_client(node: str, socket, init, inbox) -> None:
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + VIEW_TIMEOUT
     while node not in views and time.monotonic() < ends and not inbox.ended.is_set():
         await asyncio.sleep(0.05)
     if node not in views:

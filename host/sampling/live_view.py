@@ -28,8 +28,10 @@ from ...live.wire.steering import (
 from ...options import FPS
 from .live_route import views
 
-WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""The message with the number of running walks, for every page, and the one with a start image, for the prompt's."""
+WALKS_EVENT = "lingbot_world.walks"
+"""The message that reports the number of running walks to every page."""
+START_EVENT = "lingbot_world.start"
+"""The message with a reference to a walk's start image, for the page that queued the prompt."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -59,7 +61,8 @@ def _tell_pages(server) -> None:
 
 
 class LiveView:
-    """The view of a walk (a steered video) by at most one client. `serve_client` alone runs on the server's loop."""
+    """The view of a walk (a steered video) by at most one client. Only `serve_client` runs on the server's event
+    loop."""
 
     def __init__(self, server, wait: float):
         self._server, self._wait, self._limits = server, wait, TimeLimits()
@@ -83,7 +86,8 @@ class LiveView:
         )
 
     def wait_for_client(self, alone: bool) -> bool:
-        """Wait for a client, but not for a closed page if the walk can run `alone`. Return whether a client came."""
+        """Wait for a client, and return whether one connects. If the page is closed and the walk can run `alone`, do
+        not wait."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -98,7 +102,8 @@ class LiveView:
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Connect the client to the session. It may move the camera if `steered`, and change the text if `prompts`."""
+        """Connect the client to the session. The client may move the camera if `steered`, and change the text if
+        `prompts`."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._call_in_loop(self._ready.set)
@@ -112,7 +117,8 @@ class LiveView:
         self._call_in_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop or pause a steered walk without client or input. Raise ComfyUI's exception if the user cancels."""
+        """Stop a steered walk if its client is gone; pause it if the client sends no input. Raise ComfyUI's exception
+        if the user cancels."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:

@@ -58,7 +58,7 @@ class NodeRollout:
 class RolloutOutputs(NamedTuple):
     """The results of a rollout (a causal model's video).
 
-    latent: the LATENT of the whole video, with a continued video before it.
+    latent: the LATENT of the whole video, including the part that was continued.
     images: the new frames, an IMAGE [n, H, W, 3].
     """
 
@@ -181,7 +181,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the first frame [3, H, W], values -1 to 1, of the state's video, else of `image`."""
+    """Return the video's first frame [3, H, W], values -1 to 1. It comes from `state` if there is one, else from
+    `image`."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -205,7 +206,8 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Raise InputError unless `samples` are one video's latent, not zero, with sides in multiples of STEP pixels."""
+    """Return `samples`. Raise InputError unless they are one video's nonzero latent, with sides in multiples of STEP
+    pixels."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(

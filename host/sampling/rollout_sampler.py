@@ -20,8 +20,9 @@ from ..model.transformer import CAMERA_CACHE, TIMESTEP, attention_may_be_recorde
 from .guider import CallbackSampler
 
 LATENT_CHANNELS = 16
-BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
-"""The keys of transformer_options for functions that run in the transformer's blocks or between two blocks."""
+BLOCK_HOOKS = ("patches", "patches_replace", "optimized_attention_override")
+"""The keys of transformer_options whose functions run inside or between blocks. A model with one of them records no
+CUDA graph."""
 
 
 def run_with_model(
@@ -35,7 +36,9 @@ def run_with_model(
 ) -> None:
     """Let ComfyUI load the MODEL, then call `task(model, device)`. The model stays loaded until `task` returns.
 
-    prompt: a CONDITIONING.
+    prompt: the CONDITIONING that ComfyUI prepares with the model.
+    loop: the source of the shape and sigmas of ComfyUI's sampling run.
+    seed: the seed of ComfyUI's sampling run.
     held: the bytes that `task` keeps on the device besides the weights.
     """
     guider = comfy.samplers.CFGGuider(patcher)
@@ -62,7 +65,7 @@ class _PreparedModel:
         self._cache: WeakKeyDictionary[object, tuple[Tensor, Tensor]] = WeakKeyDictionary()
         options = extra_args["model_options"].get("transformer_options", {})
         around = map(options.get("wrappers", {}).get, (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL))
-        self._plain = not any((*around, *map(options.get, BETWEEN_BLOCKS)))
+        self._plain = not any((*around, *map(options.get, BLOCK_HOOKS)))
 
     def __call__(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: dict, /) -> Tensor:
         latent, y = x[:, :LATENT_CHANNELS], x[:, LATENT_CHANNELS:]
@@ -87,11 +90,12 @@ class _PreparedModel:
         denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
-    def _cached(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return `make()`, cached until `given` is another object. The camera cache compares its inputs by identity."""
-        if key not in self._cache or self._cache[key][0] is not given:
+    def _cached(self, key: object, source: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """Return `make()`, or the result stored under `key` if `source` is the same object. The camera cache needs the
+        same object again."""
+        if key not in self._cache or self._cache[key][0] is not source:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
-                self._cache[key] = given, make()
+                self._cache[key] = source, make()
         return self._cache[key][1]
 
 
@@ -103,8 +107,8 @@ def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, C
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video and its bytes on the device (with `reserved`, without the
-    weights). Raise InputError if keys and values do not fit."""
+    """Return the memory plan of a causal model's video, and the bytes it needs on the device: without the weights, with
+    `reserved` bytes. Raise InputError if keys and values do not fit."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)

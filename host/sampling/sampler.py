@@ -20,7 +20,7 @@ from ..prompt.notice import show_note
 class FlowSolver(comfy.samplers.Sampler):
     """The official UniPC or DPM++ 2M solver as a ComfyUI SAMPLER. Raises InputError for an invalid `reuse_threshold`.
 
-    timesteps: the official integer timesteps, int64 [steps]; None: from the sigmas.
+    timesteps: the official integer timesteps, int64 [steps]; None derives them from the sigmas.
     reuse_threshold: above 0, some steps reuse earlier predictions.
     """
 
@@ -91,7 +91,8 @@ class _ReusingModel:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return int64 timesteps [steps] for sigmas [steps + 1]: DPM++'s if the sigmas end its schedule, else UniPC's."""
+    """Return int64 timesteps [steps] for sigmas [steps + 1]. They are DPM++'s if the sigmas are the end of a DPM++
+    schedule, else UniPC's."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None

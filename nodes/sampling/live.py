@@ -76,7 +76,7 @@ class LingBotWorldLive(io.ComfyNode):
                     "The most frames that a walk makes, 16 per second; then the walk ends. A frame of 832x480 takes "
                     "5 MB of memory as an image.",
                     default=961,
-                    least=9,
+                    minimum=9,
                 ),
                 seed_input(
                     "The noise. While the seed and the connected inputs stay, Run keeps the walk, and the nodes "

@@ -100,7 +100,7 @@ class LingBotWorldRollout(io.ComfyNode):
                 frames_input(
                     "Frames to make, in whole chunks: with three latent frames per chunk 9, 21, 33, ... 81, and 12 "
                     "more for each further chunk. A shorter camera path shortens the video.",
-                    least=9,
+                    minimum=9,
                 ),
                 seed_input(
                     "The noise to start from. The same seed gives the same video. While the seed stays, a shot "
