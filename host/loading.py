@@ -135,8 +135,7 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Mark the weights that are views into a file. Dynamic VRAM reads marked weights from the file to the GPU. Return
-    their number."""
+    """Mark the weights that are views into a file, so that dynamic VRAM reads them from there. Return their number."""
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()

@@ -55,11 +55,9 @@ def frames_input(tooltip: str, default: int = FRAMES, minimum: int = 5) -> io.In
     return int_input("frames", (minimum, default, MOST_FRAMES), tooltip, step=4 if minimum % 4 == 1 else 1)
 
 
-def seed_input(tooltip: str, maximum: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return an input for a seed from 0 to `maximum`, which ComfyUI does not change between runs."""
-    return int_input(
-        "seed", (0, 0, maximum), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more}
-    )
+def seed_input(tooltip: str, high: int = 2**64 - 1, **more: Any) -> io.Int.Input:
+    """Return an input for a seed from 0 to `high`, which ComfyUI does not change between runs."""
+    return int_input("seed", (0, 0, high), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 
 
 def drawing_size_inputs() -> list[io.Int.Input]:
@@ -72,7 +70,7 @@ def drawing_size_inputs() -> list[io.Int.Input]:
 
 
 def fov_input(default: float = DEFAULT_FOV_DEG, minimum: float = 1.0, more: str = "") -> io.Float.Input:
-    """Return an input for the horizontal field of view in degrees, at least `minimum`. `more` is added to the tooltip."""
+    """Return an input for the horizontal field of view in degrees, at least `minimum`. `more` ends the tooltip."""
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return float_input(
         "fov_deg", (minimum, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True

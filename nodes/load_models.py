@@ -222,8 +222,7 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Check the headers of the files at `find(*names)`. The last two of `names_and_modes` are the modes `arithmetic`
-    and `attention`."""
+    """Check the headers of the files at `find(*names)`. The modes, `arithmetic` and `attention`, come last."""
     *names, arithmetic, attention = names_and_modes
     paths = find(*names)
     version = fingerprint([paths] if isinstance(paths, Path) else paths)

@@ -16,8 +16,7 @@ TILED = "VAEDecodeTiled"
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's scheduler nodes for other models. Their sigmas begin at 1, as LingBot-World's do, so only the node's class
-tells them apart."""
+"""ComfyUI's scheduler nodes for other models. Their sigmas begin at 1 too, so the class is checked instead."""
 OTHER_MODELS = "FLUX", "Chroma"
 """The values of OptimalStepsScheduler's `model_type` for models other than Wan."""
 

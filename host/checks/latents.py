@@ -21,8 +21,7 @@ _noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
 
 def store_noise_level(latent: Tensor, level: float, image_and_camera: Iterable[Tensor]) -> None:
-    """Remember the noise level of `latent`, a run's result, and the run's start image and camera. A later run from this
-    latent is compared with them."""
+    """Store the noise level of `latent`, a run's result, and the run's inputs, for the check of a later run."""
     _noise_levels.pop(name := _fingerprint(latent), None)
     _noise_levels[name] = level, frozenset(map(_fingerprint, image_and_camera))
     if len(_noise_levels) > _MOST:
@@ -105,8 +104,8 @@ def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, assume_last: bool) -> Iterator[str]:
-    """Yield a warning if the last run of a video leaves noise. `assume_last` tells whether this run is the last if
-    there is no graph to search."""
+    """Yield a warning if a video's last run leaves noise. Without a graph, `assume_last` tells whether it is the
+    last."""
     level, short = last_noise_level(sampler, sigmas)
     if level <= LEVEL_TOLERANCE or bool((sigmas.diff() > 0).any()):
         return

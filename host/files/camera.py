@@ -193,12 +193,8 @@ def add_camera(conditioning, embedding: torch.Tensor):
 def preview_image(
     path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
 ) -> torch.Tensor:
-    """Return a drawing of a path as an IMAGE [1, height, width, 3].
-
-    image: the video's first frame, or None.
-    frames: the video's length.
-    light: whether the background is light.
-    """
+    """Return a drawing of a path over `frames` frames as an IMAGE [1, height, width, 3]. `image` is the video's first
+    frame. `light` selects a light theme."""
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return to_image(render_preview(path, first, frames, size, light))
 

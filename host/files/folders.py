@@ -219,8 +219,7 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield for each package the name of its subfolder `part`, and of each weight file whose lower-case name matches
-    the glob `pattern`."""
+    """Yield each package's subfolder `part` and its weight files whose lower-case name matches the glob `pattern`."""
     for package in _folders():
         if is_true_of(is_model_folder, package / part):
             yield f"{package.name}/{part}"

@@ -81,8 +81,7 @@ def _can_quantize(path: Path) -> bool:
 
 @lru_cache(1024)
 def _holds_quantizable(path: Path, _fingerprint: str) -> bool:
-    """Whether `path` holds a model or text encoder that is not yet in 4 bits. `_fingerprint` makes the cache notice a
-    changed file."""
+    """Whether `path` holds a model or text encoder not yet in 4 bits. `_fingerprint` is a key of the result's cache."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
     return known and not any(map(component_owner, names))

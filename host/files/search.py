@@ -33,8 +33,7 @@ def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callab
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return the names, modification times and sizes of files, and of all files in folders. Raise OSError for a missing
-    file."""
+    """Return name, modification time and size of each file, also in folders. Raise OSError for a missing file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -66,8 +65,7 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names. A shard in a folder is replaced by the folder's name, once per shard. Of other shards only the
-    first is kept."""
+    """Yield the names, with the folder's name for each shard in a folder. Of other shards, yield only the first."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = SHARD.search(file)

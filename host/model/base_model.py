@@ -93,8 +93,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera conditioning of ComfyUI. A camera of batch size 1 is not repeated for a batch of prompt and negative
-    prompt."""
+    """ComfyUI's camera conditioning. A camera of batch size 1 serves both prompts of a batch without repetition."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -153,8 +152,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step. Return None if there is no camera or no room, or outside of a sampling
-        run."""
+        """Return the camera cache for a step. Return None without a camera, without room, or outside of sampling."""
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")

@@ -46,8 +46,7 @@ def weight_and_bias(
 
 
 def _in_transfer_buffer(offload: tuple | None) -> bool:
-    """Whether `offload`, the third result of `cast_bias_weight`, belongs to a transfer buffer, which the next layer may
-    overwrite."""
+    """Whether `offload`, from `cast_bias_weight`, belongs to a transfer buffer that the next layer may overwrite."""
     return offload is not None and offload[0] is not None and not isinstance(offload[1], torch.device)
 
 
@@ -150,8 +149,7 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`. Return the view into the file if device and dtype stay the same, or if `upload`
-        copies it later."""
+        """Return `fn(parameter)`, or the view into the file if `fn` changes nothing or `upload` copies it later."""
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):

@@ -43,8 +43,7 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
     _hooked_sigma = math.inf
-    """The sigma of the latest forward with hook keyframes. If sigma rises above it, a new chunk begins and the
-    keyframes restart."""
+    """The sigma of the latest forward with hook keyframes. A rise begins a new chunk and restarts the keyframes."""
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
@@ -75,8 +74,7 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the device's free bytes. For a causal model return a large constant, which saves a slow query of
-        CUDA."""
+        """Return the device's free bytes. A causal model gets a large constant, without a slow query of CUDA."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
@@ -201,14 +199,12 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set the patch functions of all layers. Hook patches run first, because Create Hook Model as LoRA must
-        subtract the unpatched weight."""
         self._set_patches(LowVramPatch, self.patches)
+        # Hook patches run first, because Create Hook Model as LoRA subtracts the unpatched weight.
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace each layer's patch functions of class `kind` by new ones, which run before the others. `source` maps
-        parameter names to patches."""
+        """Replace the layers' patch functions of class `kind`. `source` maps parameters to patches, which run first."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"

@@ -222,8 +222,7 @@ def _is_unchanged(before, after) -> bool:
 
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without additions that a rollout cannot use, and a note that names them. The MODEL itself is
-    returned if there are none."""
+    """Return the MODEL and no note, or a clone without the additions that a rollout cannot use, and a note on them."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

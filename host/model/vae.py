@@ -45,8 +45,7 @@ class CachingVAE(comfy.sd.VAE):
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the tile's length in time, raised to `frames`, because the causal VAE would restart at each tile. None
-    stays None."""
+    """Return the tile's length in time, at least `frames`, because the causal VAE restarts at each tile."""
     if tile is None or tile >= frames:
         return tile
     show_note("The tiles are in space only: in time this VAE goes frame by frame, and a tile would begin a new video.")

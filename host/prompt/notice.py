@@ -24,8 +24,7 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(*texts: str) -> None:
-    """Log warnings and add them to the running node's texts. The first call in a node's run removes the texts of
-    earlier runs, even with ""."""
+    """Log warnings and add them to the running node's texts. A run's first call, even with "", removes older texts."""
     for text in texts:
         _show(text, logging.WARNING)
 

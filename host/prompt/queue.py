@@ -36,8 +36,7 @@ def register(server) -> None:
 
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
-        """Return as JSON the id of the workflow from which a prompt was queued, or null. The query contains the
-        prompt's id."""
+        """Return as JSON the workflow id of the prompt whose id is the query's `prompt`, or null."""
         run = request.query.get("prompt", "")
         found: Any = next((item[3] for item in _queue_items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
@@ -48,8 +47,7 @@ def register(server) -> None:
 
 
 def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
-    """Set the seed of each Camera Preset without shake to 0, because the seed is unused. ComfyUI's cache then ignores a
-    new seed."""
+    """Set the unused seed of each Camera Preset without shake to 0, so that a new seed keeps ComfyUI's cache valid."""
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
         if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):

@@ -70,8 +70,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the distinct shifts, other than the model's, that nodes such as ModelSamplingSD3 have set on the
-        experts."""
+        """Return the distinct shifts that nodes such as ModelSamplingSD3 have set, without the model's default."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
@@ -105,8 +104,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _clear_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first sigma at which the low-noise expert predicts, or `len(sigmas)` if there is
-        none."""
+        """Return the index of the first sigma at which the low-noise expert predicts, else `len(sigmas)`."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])

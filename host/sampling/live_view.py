@@ -61,8 +61,7 @@ def _tell_pages(server) -> None:
 
 
 class LiveView:
-    """The view of a walk (a steered video) by at most one client. Only `serve_client` runs on the server's event
-    loop."""
+    """The view of a walk (a steered video) by one client at most. Only `serve_client` runs on the server's loop."""
 
     def __init__(self, server, wait: float):
         self._server, self._wait, self._limits = server, wait, TimeLimits()
@@ -102,8 +101,7 @@ class LiveView:
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Connect the client to the session. The client may move the camera if `steered`, and change the text if
-        `prompts`."""
+        """Connect the client to the session. `steered` lets the client move the camera, `prompts` change the text."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._call_in_loop(self._ready.set)
@@ -117,8 +115,7 @@ class LiveView:
         self._call_in_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop a steered walk if its client is gone; pause it if the client sends no input. Raise ComfyUI's exception
-        if the user cancels."""
+        """Stop or pause a steered walk whose client is gone or idle. Raise ComfyUI's exception if the user cancels."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:

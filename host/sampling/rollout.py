@@ -181,8 +181,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the video's first frame [3, H, W], values -1 to 1. It comes from `state` if there is one, else from
-    `image`."""
+    """Return the video's first frame [3, H, W], values -1 to 1, from `state` if there is one, else from `image`."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -206,8 +205,7 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Return `samples`. Raise InputError unless they are one video's nonzero latent, with sides in multiples of STEP
-    pixels."""
+    """Return `samples`. Raise InputError unless they are one video's nonzero latent with sides in multiples of STEP."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(

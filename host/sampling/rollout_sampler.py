@@ -91,8 +91,7 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _cached(self, key: object, source: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return `make()`, or the result stored under `key` if `source` is the same object. The camera cache needs the
-        same object again."""
+        """Return `make()`, or the same object as before if `source` is the same object. Results are stored by `key`."""
         if key not in self._cache or self._cache[key][0] is not source:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._cache[key] = source, make()

@@ -91,8 +91,7 @@ class _ReusingModel:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return int64 timesteps [steps] for sigmas [steps + 1]. They are DPM++'s if the sigmas are the end of a DPM++
-    schedule, else UniPC's."""
+    """Return int64 timesteps [steps] for sigmas [steps + 1]: DPM++'s if its schedule ends with them, else UniPC's."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None

@@ -183,9 +183,7 @@ class LingBotWorldCameraChain(io.ComfyNode):
             inputs=[
                 io.Autogrow.Input("cameras", template=parts, tooltip="Paths in the order they are played."),
                 frames_input(
-                    "Frames to fit the whole chain into, rounded down to 4n+1. 0 keeps all frames.",
-                    default=0,
-                    minimum=0,
+                    "Frames to fit the whole chain into, rounded down to 4n+1. 0 keeps all frames.", 0, minimum=0
                 ),
                 io.Boolean.Input("reverse", default=False, tooltip="Play the chain backwards."),
                 io.Boolean.Input("loop", default=False, tooltip="There and back again: ends where it began."),
