@@ -139,7 +139,7 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) that would decode parts of the running node's latent as new videos.
+    """Return a warning for each VAE Decode (Tiled) after the running node that would begin a new video at each tile.
     `frames` is the latent's length."""
     try:
         prompt, node = running_prompt()

@@ -192,7 +192,8 @@ def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bo
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """Collect the parameters that ComfyUI moves to the CUDA device in this context, and copy them at its end."""
+    """Collect the parameters that ComfyUI moves to the CUDA device in this context, and copy them when the context
+    ends."""
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
         layer.upload = upload

@@ -95,7 +95,7 @@ def _running_prompts() -> list[Prompt]:
 
 
 def _queue_items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's running queue items (number, id, prompt, extra data), and the finished item `run`."""
+    """Return ComfyUI's running queue items (number, id, prompt, extra data), and the finished item of prompt `run`."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)

@@ -177,7 +177,7 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Prepare the low-noise expert without its weights, as a PREPARE_SAMPLING wrapper. Return (model, conditioning,
+        """Prepare the low-noise expert without its weights. This PREPARE_SAMPLING wrapper returns (model, conditioning,
         copies on other devices)."""
 
         def load_low():

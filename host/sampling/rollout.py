@@ -150,8 +150,8 @@ def _remove_additions(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
-    """Sample and decode the video, with a preview after each chunk. Raise InputError if keys and values do not fit into
-    memory. `vae` is ComfyUI's."""
+    """Sample and decode the video with ComfyUI's VAE, with a preview after each chunk. Raise InputError if keys and
+    values do not fit into memory."""
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec = run.spec
