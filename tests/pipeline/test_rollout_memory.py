@@ -224,10 +224,10 @@ def alone(together=ONE_PROCESS):
 def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, image_too, full_size):
     planner = RolloutPlanner(work_of(), FULL_SIZE, DecoderSettings(96), MemoryWishes(), CUDA)
     room = Free(int(free * 1e9), int(64e9))
-    memory, both = preparation._plan_together(full_size, planner, room, alone())
+    memory, both = preparation._plan_parallel(full_size, planner, room, alone())
     assert ((memory is not None), both) == (kept, image_too)
     shared = alone(ParallelGroups(weights=object()))
-    assert preparation._plan_together(full_size, planner, room, shared) == (None, False)
+    assert preparation._plan_parallel(full_size, planner, room, shared) == (None, False)
 
 
 def test_too_little_memory_is_said_before_anything_is_loaded():
