@@ -1,5 +1,4 @@
-"""The fields of files of images, weights and LoRAs, for docs/formats.md: which fields are applied, refused, ignored or
-reported. Some lists are imported from the modules that read the files."""
+"""The fields of files of images, weights and LoRAs, for docs/formats.md, partly from the modules that read them."""
 
 from lingbot_world.fields import Field
 from lingbot_world.loaders.loras import names, scale

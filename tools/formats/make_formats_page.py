@@ -1,7 +1,4 @@
-"""Writes docs/formats.md from the lists of fields that the readers keep.
-
-python tools/formats/make_formats_page.py
-"""
+"""Writes docs/formats.md from the readers' lists of fields: `python tools/formats/make_formats_page.py`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,8 +27,6 @@ This page is written from the readers' own lists by `python tools/formats/make_f
 
 
 class Section(NamedTuple):
-    """A heading of the page, a paragraph, and tables by their captions."""
-
     heading: str
     text: str
     tables: dict[str, Sequence[Field]]
@@ -87,7 +82,6 @@ SECTIONS = [
 
 
 def page() -> str:
-    """Return the page as Markdown."""
     return "\n".join([INTRODUCTION, *(part for section in SECTIONS for part in _section(section))]).rstrip() + "\n"
 
 

@@ -1,7 +1,6 @@
-"""`python -m lingbot_world.tools.toy OUT PART`: train a part of the toy, for `--minutes`, and measures it.
+"""Train and measure a part of the toy: `python -m lingbot_world.tools.toy OUT PART`.
 
-PART is vae, then denoiser, which takes the shipped VAE where OUT has none, then decoder, which sharpens the VAE's and
-needs no GPU. What OUT has of an earlier run of a part is trained on. Writes checkpoints and log.jsonl."""
+PART is vae, denoiser (with the shipped VAE if OUT has none) or decoder. A part that OUT has is trained on."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ from .train import PARTS, work
 
 
 def main() -> None:
-    """Train a part on the first GPU, or on the CPU."""
     options = _parser().parse_args()
     options.begun = time.time()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,4 @@
-"""An adversary of the denoiser: it learns to tell latents that were made from true ones, and the denoiser to pass.
-
-Squared errors alone average what cannot be known, and an average is soft. The loss is that of a relativistic GAN
-(Huang et al., The GAN is dead; long live the GAN!, 2024). The penalty on steep slopes is a difference along a random
-step (Lin et al., Diffusion adversarial post-training, 2025), which needs no second derivative."""
+"""A relativistic GAN's discriminator of latents (Huang et al., 2024), with the penalty of Lin et al., 2025."""
 
 from __future__ import annotations
 
@@ -13,9 +9,8 @@ from torch.nn import functional as F
 from .parameters import Parameters, Weights
 
 LAYERS = ((16, 96, 3), (96, 192, 4), (192, 192, 3), (192, 192, 4), (192, 192, 3))
-"""Channels into and out of each convolution, and its width; those of width 4 halve the size."""
-HEADS = {"near": 2, "far": 4}
-"""The convolutions of the two heads: a patch of the near one sees 10x10 latents, of the far one 24x24."""
+"""Channels into and out of each convolution, and its kernel size. Kernels of 4 halve the image."""
+HEADS = {"near": 2, "far": 4}  # the layer that each head reads: a near patch sees 10x10 latent cells, a far one 24x24
 SHAPES = {
     **{f"{index}.weight": (out, into, size, size) for index, (into, out, size) in enumerate(LAYERS)},
     **{f"{index}.bias": (out,) for index, (_, out, _) in enumerate(LAYERS)},
@@ -23,17 +18,15 @@ SHAPES = {
     **{f"{head}.bias": (1,) for head in HEADS},
 }
 RATE = 2e-4
-STEP, PENALTY = 0.1, 10.0
-"""A random step's size, and the weight of the squared difference along it."""
-IDLE = 300
-"""Steps that it learns before it is heeded."""
+STEP, PENALTY = 0.1, 10.0  # the size of a random step, and the weight of the squared difference along it
+IDLE = 300  # the adversary's training steps without an effect on the denoiser
 
 
 class Adversary:
-    """Judges latent frames [n, 16, h, w], by small patches and by large ones. Each process has its own."""
+    """A discriminator of latent frames [n, 16, h, w]."""
 
     def __init__(self, seed: int, device: torch.device, random: Generator, share: float) -> None:
-        """random: a generator of the device. share: the length of its gradient against the one that it is added to."""
+        """`share`: the length of the adversary's gradient, relative to the gradient that receives it."""
         self.random, self.share = random, share
         self.parameters = Parameters.random(SHAPES, seed, device)
         on_gpu, flat = device.type == "cuda", self.parameters.flat.requires_grad_()
@@ -41,8 +34,8 @@ class Adversary:
         self.steps = torch.zeros((), device=device)
 
     def slope(self, made: Tensor, true: Tensor, asked: Tensor) -> Tensor:
-        """Return the gradient, by `made` [n, 16, f, h, w], of the adversary's loss against `true`, for the latent
-        frames selected by `asked` (float [n, f]). The adversary first learns a step."""
+        """Train the discriminator one step. Return the gradient of its loss by `made` [n, 16, f, h, w], for the frames
+        in `asked` [n, f]."""
         fake, real = (part.movedim(2, 1).flatten(0, 1) for part in (made.detach(), true))
         share = (asked / asked.sum().clamp(min=1)).flatten()
         self._learn(fake, real, share)
@@ -52,7 +45,7 @@ class Adversary:
         return torch.autograd.grad(loss, fake)[0].unflatten(0, asked.shape).movedim(1, 2)
 
     def added(self, slope: Tensor, made: Tensor, true: Tensor, asked: Tensor) -> Tensor:
-        """Return `slope`, a gradient by `made`, plus the adversary's gradient scaled to `share` of its length."""
+        """Return `slope` plus the adversary's gradient, scaled to `share` of its length."""
         own = self.slope(made, true, asked)
         length = self.share * slope.norm() / own.norm().clamp(min=1e-12)
         return slope + own * length * (self.steps > IDLE)
@@ -74,8 +67,8 @@ class Adversary:
 
 
 def judged(weights: Weights, latents: Tensor) -> Tensor:
-    """Return a score of realism for each patch of latents [n, 16, h, w]: [n, patches], first of the near head, then for
-    each of these the far head's at the same place, so that both heads have the same weight in a mean."""
+    """Return realism scores [n, patches] of latents [n, 16, h, w]. Far scores are repeated, so both heads weigh the
+    same in a mean."""
     x, found = latents, []
     for index, (_, _, size) in enumerate(LAYERS):
         x = F.leaky_relu(_convolved(weights, str(index), x, 2 - size % 2, 1), 0.2)

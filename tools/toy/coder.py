@@ -1,7 +1,6 @@
-"""The VAE's network over whole videos, to be trained: the same numbers as `vae.network`, which goes frame by frame.
+"""The VAE's network over whole videos, differentiable, with the numbers of `vae.network`.
 
-Inside, frames of all videos are one batch [B * T, C, H, W], channels last in memory, and `batch` says how many videos
-they are. Convolutions run in the video's dtype. Weights go by their official names."""
+Frames of all videos are one batch [B * T, C, H, W] in channels-last memory; `batch` is B."""
 
 from typing import Any
 
@@ -12,14 +11,12 @@ from torch.nn import functional as F
 from ...vae.network import LATENT_CHANNELS
 from .parameters import Weights
 
-EPSILON = 1e-8
-"""The epsilon of the norms. The engine's is 1e-24, for which the gradient at a norm of zero would be infinite."""
-LAST_STAGE = 3
-"""The number of the decoder's last stage, which works at full size."""
+EPSILON = 1e-8  # the epsilon of the norms. With the engine's 1e-24 the gradient at a norm of zero would be infinite.
+LAST_STAGE = 3  # the decoder's stage at full size
 
 
 def encode(weights: Weights, video: Tensor) -> Tensor:
-    """Mean and log variance [B, (T - 1) / 4 + 1, H / 8, W / 8, 32] of the latent of a video [B, T, H, W, 3]."""
+    """Return mean and log variance [B, (T - 1) / 4 + 1, H / 8, W / 8, 32] of a video [B, T, H, W, 3]."""
     batch, x = len(video), _frames(video)
     x = _causal(weights, "encoder.conv1", x, batch)
     for stage in range(4):
@@ -34,12 +31,12 @@ def encode(weights: Weights, video: Tensor) -> Tensor:
 
 
 def decode(weights: Weights, latent: Tensor) -> Tensor:
-    """The video [B, 4 * (f - 1) + 1, 8h, 8w, 3] of a latent [B, f, h, w, 16] that is not normalised."""
+    """Return the video [B, 4 * (f - 1) + 1, 8h, 8w, 3] of an unnormalised latent [B, f, h, w, 16]."""
     return last_stage(weights, before_last_stage(weights, latent))
 
 
 def before_last_stage(weights: Weights, latent: Tensor) -> Tensor:
-    """Return the input of the decoder's last stage, which works at full size: [B, 4 * (f - 1) + 1, 8h, 8w, c]."""
+    """Return the input [B, 4 * (f - 1) + 1, 8h, 8w, c] of the decoder's last stage."""
     batch, x = len(latent), _frames(latent)
     x = _causal(weights, "decoder.conv1", _conv(weights, "conv2", x), batch)
     x = _middle(weights, "decoder", x, batch)
@@ -52,7 +49,7 @@ def before_last_stage(weights: Weights, latent: Tensor) -> Tensor:
 
 
 def last_stage(weights: Weights, x: Tensor) -> Tensor:
-    """Return the video [B, F, H, W, 3] from the output [B, F, H, W, c] of `before_last_stage`, or from a crop of it."""
+    """Return the video [B, F, H, W, 3] from `before_last_stage`, or from a crop of it."""
     batch = len(x)
     x = _stage(weights, LAST_STAGE, _frames(x), batch)
     return _video(_activated(weights, "decoder.head.0", "decoder.head.2", x, batch), batch)
@@ -65,7 +62,7 @@ def _stage(weights: Weights, stage: int, x: Tensor, batch: int) -> Tensor:
 
 
 def latent_mean(weights: Weights, video: Tensor) -> Tensor:
-    """The latent [B, f, h, w, 16] that the engine's encoder gives, not normalised."""
+    """Return the unnormalised latent [B, f, h, w, 16] as the engine's encoder computes it."""
     return encode(weights, video)[..., :LATENT_CHANNELS]
 
 
@@ -87,14 +84,13 @@ def _conv(weights: Weights, name: str, x: Tensor, stride: int = 1, padding: int 
 
 
 def _causal(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
-    """A convolution over each frame and the two before it; zeros are before the first."""
     stacked: Tensor = _Stacked.apply(x.permute(0, 2, 3, 1).unflatten(0, (batch, -1)))
     return _conv(weights, name, stacked.flatten(0, 1).permute(0, 3, 1, 2))
 
 
 class _Stacked(torch.autograd.Function):
-    """Frames [B, T, H, W, C] with the two before each of them in front of their channels [B, T, H, W, 3C]. Written part
-    by part, both ways: torch alone copies everything five times."""
+    """Concatenate each frame's channels with those of the two before, [B, T, H, W, 3C]. torch alone would copy five
+    times."""
 
     @staticmethod
     def forward(_ctx: Any, x: Tensor) -> Tensor:
@@ -116,7 +112,6 @@ class _Stacked(torch.autograd.Function):
 
 
 def _norm(x: Tensor, gamma: Tensor) -> Tensor:
-    """The root-mean-square norm over channels, float32."""
     wide = x.float()
     return wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON) * gamma[:, None, None]
 
@@ -139,7 +134,6 @@ def _middle(weights: Weights, side: str, x: Tensor, batch: int) -> Tensor:
 
 
 def _attention(weights: Weights, name: str, x: Tensor) -> Tensor:
-    """One head over the pixels of each frame."""
     normed = _norm(x, weights[f"{name}.norm.gamma"].flatten()).to(x.dtype)
     qkv = _conv(weights, f"{name}.to_qkv", normed).flatten(2).transpose(1, 2)[:, None]
     query, key, value = (part.contiguous() for part in qkv.chunk(3, -1))
@@ -148,7 +142,6 @@ def _attention(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def _halve_time(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
-    """The first frame as it is, then one frame for each two, from these two and the one before."""
     if f"{name}.weight" not in weights:
         return x
     videos = x.unflatten(0, (batch, -1))
@@ -157,7 +150,6 @@ def _halve_time(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
 
 
 def _double_time(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
-    """The first frame as it is, then two for each, made without knowing the first."""
     if f"{name}.weight" not in weights:
         return x
     videos = x.unflatten(0, (batch, -1))
@@ -166,7 +158,6 @@ def _double_time(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
 
 
 def _after_first(videos: Tensor, rest: Tensor, batch: int) -> Tensor:
-    """The videos' first frames, and after them `rest` [B * n, C, H, W], as one batch of frames."""
     return _channels_last(torch.cat([videos[:, :1], rest.unflatten(0, (batch, -1))], 1).flatten(0, 1))
 
 

@@ -1,4 +1,4 @@
-"""Training of the VAE on rendered videos, and the fitting of its latent to the normalisation that Wan's VAE has."""
+"""Training of the VAE on rendered videos, and its latents' normalisation to Wan's statistics."""
 
 from dataclasses import replace
 
@@ -20,17 +20,15 @@ from .walks import random_walks
 RATE = 2e-3
 KL = 2e-4
 EDGES = 0.4
-WHOLE_FROM = 0.65
-"""The progress from which on whole frames are used instead of crops."""
-GREY, MIDDLE = 10, 127
-"""One batch in so many has grey after its first frames."""
+WHOLE_FROM = 0.65  # the progress after which whole frames replace crops
+GREY, MIDDLE = 10, 127  # one batch in so many has grey after its first frames
 
 SHAPES = vae_shapes(VAE_WIDTH)
 
 
 @torch.no_grad()
 def videos(count: int, seed: int, sizes: Sizes, device: torch.device) -> Tensor:
-    """Rendered walks uint8 [count, frames, height, width, 3]."""
+    """Render walks, uint8 [count, frames, height, width, 3]."""
     scenes = random_scenes(count, seed, sizes.video_frames, random_walks, TRIES)
     parts = []
     for start in range(0, count, sizes.fill):
@@ -41,7 +39,7 @@ def videos(count: int, seed: int, sizes: Sizes, device: torch.device) -> Tensor:
 
 
 def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, log: Log) -> Parameters:
-    """Train a VAE on cut-outs, then on whole pictures. Its latents have no particular mean and deviation yet."""
+    """Train a VAE on crops, then on whole frames. Its latents are not normalised."""
     pool = videos(sizes.videos, seed, sizes, start.flat.device)
     log.write(phase="vae", rendered=len(pool))
     start.flat.requires_grad_()
@@ -56,8 +54,8 @@ def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, log: L
 
 
 def _loss(weights: dict[str, Tensor], pixels: Tensor) -> Tensor:
-    """Return the loss for pixels uint8 [n, f, h, w, 3]: squared and absolute error, the error of differences between
-    neighbours, which keeps edges sharp, and a small part for the information in the latents."""
+    """Return the loss of pixels uint8 [n, f, h, w, 3]: reconstruction, differences between neighbours, and KL
+    divergence."""
     clips = pixels.to(compute_dtype(pixels.device)) / 127.5 - 1
     mean, log_variance = encode(weights, clips).float().chunk(2, -1)
     log_variance = log_variance.clamp(-12, 4)
@@ -72,8 +70,7 @@ def _loss(weights: dict[str, Tensor], pixels: Tensor) -> Tensor:
 
 
 def _clips(pool: Tensor, sizes: Sizes, choice: torch.Generator) -> Tensor:
-    """Return clips of random videos; all clips of a batch have the same place and time. One of GREY batches has grey
-    frames after the first one, as the encoder gets them in use."""
+    """Crop random videos, all at the same place and time. Some batches have grey after the first frame."""
     index = torch.randint(0, len(pool), (sizes.clips,), generator=choice).to(pool.device, non_blocking=True)
     room = sizes.video_frames - sizes.clip_frames, sizes.height - sizes.crop[0], sizes.width - sizes.crop[1]
     draws = torch.rand(3, generator=choice).tolist()
@@ -86,8 +83,7 @@ def _clips(pool: Tensor, sizes: Sizes, choice: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def normalised(parameters: Parameters, sizes: Sizes, seed: int) -> Parameters:
-    """The same VAE with latents of Wan's mean and deviation in each channel, so that the engine's fixed normalisation
-    gives 0 and 1. It is put into the encoder's last layer and the decoder's first one."""
+    """Return the VAE with latents of Wan's mean and deviation, by its encoder's last and its decoder's first layer."""
     device = parameters.flat.device
     pool = videos(min(256, sizes.videos), seed, sizes, device)
     weights, total = parameters.named(), torch.zeros(2, LATENT_CHANNELS, device=device)
@@ -99,12 +95,12 @@ def normalised(parameters: Parameters, sizes: Sizes, seed: int) -> Parameters:
 
 
 def decibels(error: Tensor) -> float:
-    """Return the decibels of a mean squared error of colours from 0 to 1."""
+    """Return the PSNR of a mean squared error of colours from 0 to 1."""
     return round(float(-10 * torch.log10(error.clamp(min=1e-10))), 2)
 
 
 def with_statistics(parameters: Parameters, mean: Tensor, std: Tensor) -> Tensor:
-    """Return the flat parameters of a VAE, changed so that its latents, which have these statistics, get Wan's."""
+    """Return flat parameters with Wan's latent statistics in place of the given ones."""
     changed = Parameters(parameters.shapes, parameters.flat.detach().clone())
     weights, own = changed.named(), slice(0, LATENT_CHANNELS)
     wan_mean, wan_std = torch.tensor([MEAN, STD], device=mean.device)

@@ -1,9 +1,4 @@
-"""The VAE's decoder is sharpened: its last stage, which works at full size, learns to paint as much detail as there is.
-
-A VAE that has learned to err little paints too little detail: of what moves, two thirds of the renderer's sharpness,
-even of the encoder's own latents. So here the detail of each patch counts too: how large the differences between
-neighbours are, wherever they lie. The clips are of the encoder's latents and of the denoiser's. Encoder and denoiser
-stay as they are."""
+"""Training of the decoder's last stage for as much detail as the renderer has; encoder and denoiser are frozen."""
 
 from __future__ import annotations
 
@@ -34,21 +29,19 @@ LAST = {
     if name.startswith((*(f"decoder.upsamples.{4 * LAST_STAGE + part}." for part in range(3)), "decoder.head."))
 }
 RATE = 1e-3
-DETAIL, PATCHES = 4.0, (8, 16)
-"""How much it counts that a patch of so many pixels has not as much detail as the renderer's."""
-LEAST = 1e-4
-"""Added to their mean squares: nothing can be learned of detail that is smaller."""
-CLIPS, CLIP, CROP = 6, 6, 72
-"""Cut-outs of a step, their frames, their height and width."""
-WARM, EDGE = 4, 4
-"""Frames at a clip's begin that are not learned, unless it begins its walk; pixels at the edges that are not."""
-BEGINNINGS, FIRST = 0.25, 3.0
-"""The share of the clips that begin their walk, and how much more the first frame counts: it is the picture given."""
+DETAIL, PATCHES = 4.0, (8, 16)  # the weight of the error in detail, and the patch sizes in pixels
+LEAST = 1e-4  # added to their mean squares, because less detail cannot be learned
+CLIPS, CLIP, CROP = 6, 6, 72  # the crops of a step, their frames, and their height and width
+WARM, EDGE = 4, 4  # frames at a clip's start, unless it begins its walk, and pixels at its edges that are not learned
+BEGINNINGS, FIRST = 0.25, 3.0  # the share of clips that begin their walk, and the weight of the first frame
 
 
 class Watched(NamedTuple):
-    """n walks of f frames: pictures uint8 [n, f, height, width, 3]; what the decoder's last stage gets, [n, f, height,
-    width, c], of the encoder's latents (`true`) and of the denoiser's (`made`)."""
+    """n walks of f frames.
+
+    pictures: uint8 [n, f, height, width, 3]
+    true: the last stage's input [n, f, height, width, c] from the encoder's latents
+    made: the same from the denoiser's latents"""
 
     pictures: Tensor
     true: Tensor
@@ -57,7 +50,7 @@ class Watched(NamedTuple):
 
 @torch.no_grad()
 def watched(vae: Weights, denoiser: Weights, texts: Tensor, count: int, seed: int, sizes: Sizes) -> Watched:
-    """Rendered walks. Each is made with noise of its own."""
+    """Render walks, and generate each with new noise."""
     device, random, parts = texts.device, Generator().manual_seed(seed), list[Watched]()
     dtype, grey = compute_dtype(device), settled(vae, sizes, device)
     model = LingBotWorldModel(replace(config_of(denoiser), causal=True), dtype=dtype)
@@ -74,7 +67,7 @@ def watched(vae: Weights, denoiser: Weights, texts: Tensor, count: int, seed: in
 def made_of(
     model: LingBotWorldModel, pool: Pool, texts: Tensor, grey: Tensor, sizes: Sizes, random: Generator
 ) -> Tensor:
-    """Latents [n, 16, f, h, w] that the engine makes of walks, in chunks of 1, with one step and the window."""
+    """Return latents [n, 16, f, h, w] of walks by the engine, in chunks of 1, one step and a window."""
     frames, cells, device = pool.latent.shape[2], pool.latent.shape[3:], texts.device
     image, schedule = given(pool.first, grey, frames), few_step_schedule(FAST_INDICES[:1], CAUSAL_SHIFT)
     window = Window(WINDOW * sizes.half // 12, SINK * sizes.half // 12)
@@ -111,8 +104,8 @@ def train_decoder(vae: Weights, data: Watched, phase: Phase, log: Log, seed: int
 
 
 def loss_of(last: Weights, given_to: Tensor, pictures: Tensor, counts: Tensor) -> Tensor:
-    """Return the loss for clips [n, f, h, w, ...] with frame weights [n, f]: squared and absolute error, the error of
-    differences between neighbours, and the error of each patch's `detail`."""
+    """Return the loss of clips [n, f, h, w, ...] with frame weights [n, f]: pixels, differences between neighbours, and
+    `detail`."""
     made, wanted = last_stage(last, given_to.float()), pictures.float() / 127.5 - 1
     made, wanted = (part[:, :, EDGE:-EDGE, EDGE:-EDGE] for part in (made, wanted))
     error = made - wanted
@@ -125,8 +118,8 @@ def loss_of(last: Weights, given_to: Tensor, pictures: Tensor, counts: Tensor) -
 
 
 def detail(pictures: Tensor, size: int) -> Tensor:
-    """The root mean square of the differences between neighbouring pixels, in patches of `size`, half of which overlap:
-    [n * f, 1, patches down, patches across] of pictures [n, f, h, w, 3]."""
+    """Return the RMS differences between neighbouring pixels, [n * f, 1, down, across], in half-overlapping patches of
+    `size`."""
     down, across = pictures.diff(dim=2)[:, :, :, :-1], pictures.diff(dim=3)[:, :, :-1]
     square = (down.square() + across.square()).mean(-1).flatten(0, 1)[:, None]
     return (F.avg_pool2d(square, size, size // 2) + LEAST).sqrt()
@@ -154,8 +147,7 @@ def clips(data: Watched, choice: Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def measured_decoder(vae: Weights, data: Watched) -> dict[str, float]:
-    """Return for walks, from the encoder's latents and from the denoiser's: the PSNR of first and later frames, and the
-    sharpness of the later ones as a fraction of the renderer's."""
+    """Return the PSNR of first and later frames, and the sharpness of the later ones relative to the renderer's."""
     found: dict[str, float] = {}
     for name, features in (("true", data.true), ("made", data.made)):
         errors, sharp = [], []

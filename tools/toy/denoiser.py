@@ -1,10 +1,7 @@
-"""Training of the denoiser: of the base model's two experts, which are alike, and of the causal model, at once.
+"""Training of the denoiser, base and causal at once, by flow matching on chunks and on whole videos.
 
-It learns the velocity of flow matching for chunks of 1, 3 or 4 latent frames, each after the chunks before it, and of
-whole videos, which are a single chunk. What it makes of a walk is kept (`Made`). When the walk comes again, the chunks
-before are mostly those that it made then, and what is noised is what it made then too: in a rollout each of the few
-steps begins with what the one before it made. So it learns to put its own errors right, those that have grown over
-several visits too. A first visit begins at pure noise after true chunks. Some noise is added to all chunks before."""
+A walk's generated latents are stored (`Made`) and are context and start at its next visit: the model learns to correct
+its own errors."""
 
 from __future__ import annotations
 
@@ -31,33 +28,23 @@ from .spans import chunks
 from .twin import Network, Parts, causal_velocity, finished, projected, velocity
 
 SHARPER, FINER = 2.0, 8.0
-"""The initial values of the norms of queries and keys, which bound the sharpness of attention, and of the weights of
-camera patches. The 256 rays of a patch are so similar that the camera layers would otherwise be almost linear."""
+"""The initial norms of queries and keys, and of camera patches: the 256 rays of a patch are nearly alike."""
 RATE = 1.5e-3
-CHUNKS = (1, 1, 3, 4)
-"""The chunk sizes from which each step draws; walks use chunks of 1."""
-FIRST = 0.5
-"""The fraction of chunks with the noise level of the first step whatever is known, so that a walk can use one step."""
-BASE_EVERY = 8
-"""One step in so many is of whole videos, of BASE_MORE times as many."""
+CHUNKS = (1, 1, 3, 4)  # the chunk sizes from which each step draws; walks use chunks of 1
+FIRST = 0.5  # the share of chunks at the first step's noise level, so that a walk can use one step
+BASE_EVERY = 8  # one step in so many is of whole videos, in a batch BASE_MORE times as large
 BASE_MORE = 3
-LATER_SHARE = 0.35
-"""The fraction of steps on walks with a later second half."""
+LATER_SHARE = 0.35  # the share of steps on walks with a later second half
 LATER = (2, 10, 50, 250)
-MOST_NOISE = 0.2
-"""Added to the chunks before, at most: a share of 1."""
-OWN = 0.75
-"""The fraction of walks with the model's own chunks as context, once it has made some."""
-MOST = 6.0
-"""The limit of the stored latents, so that errors do not grow from visit to visit."""
-BLIND = 3
-"""Latent frames of a later half that nothing near is known of: they are not learned."""
-SOFT = 0.1
-"""Errors up to this count squared, larger ones by their length alone: what cannot be known is not averaged."""
+MOST_NOISE = 0.2  # the largest share of noise in the context
+OWN = 0.75  # the share of walks with the model's own chunks as context
+MOST = 6.0  # the limit of stored latents, so that errors do not grow from visit to visit
+BLIND = 3  # latent frames of a later half without known context: they are not learned
+SOFT = 0.1  # errors up to this count squared, larger ones linearly
 
 
 class Given(NamedTuple):
-    """The data of all steps: embedded prompts, `pool.settled`, walks, and walks with a later second half."""
+    """The data of all steps: prompt embeddings, `pool.settled`, walks, and walks with a later second half."""
 
     texts: Tensor
     grey: Tensor
@@ -66,21 +53,22 @@ class Given(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The latents that the model made of a pool's walks at their last visit, as `Pool.latent`; the true latents for
-    walks that are not `known` yet, bool [n]."""
+    """A pool's latents by the model at their last visit; the true ones where `known`, bool [n], is False."""
 
     latent: Tensor
     known: Tensor
 
     @classmethod
     def nothing(cls, pool: Pool) -> Made:
-        """Before the first step."""
         return cls(pool.latent.clone(), torch.zeros(len(pool), dtype=torch.bool, device=pool.latent.device))
 
 
 class Layout(NamedTuple):
-    """The kind of a step: the latent frames of a chunk, with or without a window, and the latent frames by which the
-    second half is later (0: it follows directly)."""
+    """The kind of a step.
+
+    chunk: latent frames of a chunk, 0 for the whole video
+    windowed: whether attention has a window
+    gap: latent frames between the halves"""
 
     chunk: int
     windowed: bool
@@ -88,11 +76,10 @@ class Layout(NamedTuple):
 
 
 WHOLE = Layout(0, False, 0)
-"""A step of whole videos."""
 
 
 def begun(folder: Path, seed: int, device: torch.device) -> Parameters:
-    """Return the denoiser of a checkpoint in the folder, or a fresh one."""
+    """Return the denoiser of a checkpoint in the folder, or a new one."""
     if (folder / "denoiser.pt").is_file():
         weights = load_weights(folder / "denoiser.pt")
         return Parameters.of(weights, config_of(weights).parameter_shapes(), device)
@@ -106,7 +93,7 @@ def begun(folder: Path, seed: int, device: torch.device) -> Parameters:
 
 
 def drawn(choice: Generator) -> Layout:
-    """A random layout; `choice` is a CPU generator."""
+    """Draw a layout; `choice` is a CPU generator."""
     whole, is_later, windowed, chunk, gap = torch.rand(5, generator=choice).tolist()
     if whole < 1 / BASE_EVERY:
         return WHOLE
@@ -124,8 +111,7 @@ def train_denoiser(
     seed: int,
     adversary: float = 0.0,
 ) -> Parameters:
-    """Train the denoiser from `start`. On a GPU each layout's step is a CUDA graph.
-    adversary: the share of its gradient, 0 for none."""
+    """Train the denoiser from `start`. `adversary`: the relative length of the adversary's gradient, 0 for none."""
     device = start.flat.device
     random = Generator(device).manual_seed(4000 + seed)
     judge = Adversary(seed, device, random, adversary) if adversary else None
@@ -139,7 +125,7 @@ def train_denoiser(
 
 
 class Steps:
-    """The loss and its gradient for random walks of `data`, of each layout."""
+    """The loss and its gradient for random walks of `data`, by layout. On a GPU each layout is a CUDA graph."""
 
     def __init__(
         self,
@@ -150,7 +136,7 @@ class Steps:
         own: float = OWN,
         adversary: Adversary | None = None,
     ) -> None:
-        """random: a generator of the parameters' device."""
+        """`random`: a generator on the parameters' device."""
         self.device = parameters.flat.device
         self.parameters, self.data, self.sizes, self.random, self.own = parameters, data, sizes, random, own
         self.adversary, self.made = adversary, (Made.nothing(data.walks), Made.nothing(data.later))
@@ -162,19 +148,17 @@ class Steps:
         self.memory = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
     def slope(self, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Loss and gradient of a batch, true until the next call."""
+        """Return loss and gradient of a batch, valid until the next call."""
         if layout not in self.runs:
             once = partial(slope_of, self.parameters, partial(self.loss, layout))
             self.runs[layout] = once if self.memory is None else replayed(once, self.random, self.memory)
         return self.runs[layout]()
 
     def loss(self, layout: Layout, weights: Weights) -> Tensor:
-        """Return the loss of a batch."""
         network = Network(cast_once(weights, self.dtype), self.config, self.dtype, self.parts)
         return self._of_whole(network) if layout == WHOLE else self._of_chunks(network, layout)
 
     def _of_whole(self, network: Network) -> Tensor:
-        """Return the loss of whole videos, the beginnings of walks."""
         sizes, data, random, count = self.sizes, self.data, self.random, BASE_MORE * self.sizes.batch
         batch = data.walks[_some(data.walks, count, random)]
         clean = batch.latent[:, :, : sizes.base].float()
@@ -188,7 +172,6 @@ class Steps:
         return F.mse_loss(made, noise - clean)
 
     def _of_chunks(self, network: Network, layout: Layout) -> Tensor:
-        """Return the loss of walks, chunk by chunk."""
         sizes, data, random, chunk = self.sizes, self.data, self.random, layout.chunk
         frames, half = 2 * sizes.half, sizes.half
         pool, kept = (data.later, self.made[1]) if layout.gap else (data.walks, self.made[0])
@@ -216,8 +199,8 @@ class Steps:
         return self._judged(made, clean, sigma, learned)
 
     def _judged(self, made: Tensor, clean: Tensor, sigma: Tensor, learned: Tensor) -> Tensor:
-        """The loss of the latents that were made at noise levels `sigma` [n, f], of frames that are `learned` [f]; with
-        the adversary's gradient, where there is one."""
+        """Return the loss of `made` at noise levels `sigma` [n, f] on `learned` frames [f], with the adversary's
+        gradient."""
         error = (made - clean) / sigma[:, None, :, None, None]
         loss = (_robust(error) * learned[:, None, None]).mean() / learned.mean()
         if self.adversary is None:
@@ -228,7 +211,7 @@ class Steps:
 
 
 def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:
-    """Copies of all weights, matrices of the blocks in the dtype that they are used in: one cast for a whole step."""
+    """Copy all weights, the blocks' matrices in `dtype`: one cast for a whole step."""
     return {
         name: weight.to(dtype) if name.startswith("blocks.") and weight.ndim == 2 else weight.clone()
         for name, weight in weights.items()
@@ -236,7 +219,7 @@ def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:
 
 
 def fastest(device: torch.device) -> Parts:
-    """Return a block's parts; on a GPU they are compiled once for all blocks."""
+    """Return a block's functions, compiled on a GPU."""
     if device.type != "cuda":
         return projected, finished
     from torch._dynamo import config
@@ -249,15 +232,13 @@ def fastest(device: torch.device) -> Parts:
 
 
 def _robust(error: Tensor) -> Tensor:
-    """Return a robust penalty [n, f, h / 2, w / 2] of errors [n, 16, f, h, w]: nearly the length of each token's
-    error."""
+    """Return a robust penalty [n, f, h / 2, w / 2] of errors [n, 16, f, h, w]."""
     square = F.avg_pool2d(error.square().mean(1), 2)
     return (square + SOFT**2).sqrt() - SOFT + 0.25 * square
 
 
 def _past(clean: Tensor, before: Tensor, own: float, random: Generator) -> Tensor:
-    """Return the chunks of the context: for a fraction `own` of the walks the model's own ones `before`, for the others
-    the true ones, all with some noise."""
+    """Return the context: the model's own chunks for a share `own` of the walks, with some noise."""
     shape, device = (len(clean), 1, 1, 1, 1), clean.device
     taken = torch.rand(shape, device=device, generator=random) < own
     share = MOST_NOISE * torch.rand(shape, device=device, generator=random) ** 2
@@ -265,8 +246,7 @@ def _past(clean: Tensor, before: Tensor, own: float, random: Generator) -> Tenso
 
 
 def _noised(before: Tensor, known: Tensor, chunk: int, random: Generator) -> tuple[Tensor, Tensor]:
-    """Latents [n, 16, f, h, w] with noise; its levels [n, f]. Each chunk's is that of a random one of the few steps. In
-    a share FIRST of them, and in all that are not `known` [n], it is the first one's, which leaves nothing of them."""
+    """Return noised latents and their levels [n, f], one of the few steps for each chunk."""
     count, device = -(-before.shape[2] // chunk), before.device
     steps = _few_steps(device)
     step = torch.randint(0, len(steps), (len(before), count), device=device, generator=random)
@@ -277,7 +257,6 @@ def _noised(before: Tensor, known: Tensor, chunk: int, random: Generator) -> tup
 
 @cache
 def _few_steps(device: torch.device) -> Tensor:
-    """The noise levels of the few steps."""
     return torch.tensor(few_step_schedule(FAST_INDICES, CAUSAL_SHIFT).sigmas, device=device, dtype=torch.float32)
 
 
@@ -290,5 +269,5 @@ def _like(tensor: Tensor, random: Generator) -> Tensor:
 
 
 def shifted(base: Tensor, shift: float) -> Tensor:
-    """The noise level at this share, 0 to 1, of the schedule."""
+    """Return the noise level at a share, 0 to 1, of the schedule."""
     return shift * base / (1 + (shift - 1) * base)

@@ -1,4 +1,4 @@
-"""The training loop that all trainings share, on flat parameters; the gradient may come from a CUDA graph."""
+"""The training loop of all parts, on flat parameters."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from torch import Generator, Tensor
 from .parameters import Parameters
 
 KEEP_EVERY, WARM_UP = 0.1, 100
-"""The share of a training after which a checkpoint is written; steps until the full learning rate."""
-LOG_EVERY = 200
-"""The number of steps over which the logged loss is averaged."""
-MOMENTUM, LENGTH = 0.95, 0.2
-"""The parameters of Muon: the momentum, and the root mean square of a step at a rate of 1."""
+"""The share of a training between two checkpoints; the steps until the full learning rate."""
+LOG_EVERY = 200  # the number of steps over which the logged loss is averaged
+MOMENTUM, LENGTH = 0.95, 0.2  # Muon's momentum, and the RMS of a step at a rate of 1
 OUTERMOST = "patch_embedding.weight", "encoder.conv1.weight", "conv1.weight", "conv2.weight", "decoder.head.2.weight"
 """Layers from or to pixels or latents."""
 WARM_UPS = 2
-"""Runs before a recording."""
 
 R = TypeVar("R")
-Keep = Callable[[Parameters], None]
-"""Writes a checkpoint of the moving average."""
+Keep = Callable[[Parameters], None]  # writes a checkpoint of the moving average
 Slope = Callable[[float], tuple[Tensor, Tensor]]
 """(progress from 0 to 1) -> the loss and its gradient by the flat parameters."""
 
 
 @dataclass
 class Phase:
-    """The length of a training and its learning rate: so many minutes from now, or so many steps if given. The learning
-    rate is held for the share `hold` of the phase before it falls. `rate` is a factor on the part's own rate."""
+    """The length of a training in minutes, or in steps if given, and its learning rate.
+
+    hold: the share at the full rate
+    rate: a factor on the part's rate"""
 
     minutes: float
     steps: int | None = None
@@ -59,7 +57,6 @@ class Log:
     begun: float
 
     def write(self, **values: object) -> None:
-        """Add a line with the seconds since the start."""
         line = json.dumps({"seconds": round(time.time() - self.begun, 1), **values})
         print(line, flush=True)
         with self.path.open("a", encoding="utf-8") as file:
@@ -67,8 +64,7 @@ class Log:
 
 
 def learning_rate(step: int, progress: float, hold: float) -> float:
-    """Return the share of the full rate: rising for the first steps, of a short training for its first tenth; after
-    `hold` half a cosine down to 2 %."""
+    """Return the share of the full rate: a warm-up, then after `hold` half a cosine down to 2 %."""
     rising = min(1.0, max((step + 1) / WARM_UP, progress / 0.1))
     falling = max(0.0, progress - hold) / max(1e-9, 1 - hold)
     return rising * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * falling)))
@@ -84,8 +80,7 @@ def fit(
     most_decay: float,
     keep: Keep | None = None,
 ) -> Parameters:
-    """Train `parameters` until the phase ends. Return their moving average, which is kept at the end and now and then
-    before, so that a run that is stopped can be resumed."""
+    """Train `parameters` until the phase ends. Return their moving average; `keep` also writes checkpoints of it."""
     flat = parameters.flat.requires_grad_()
     average = flat.detach().clone()
     optimizer = Optimizer(parameters)
@@ -111,10 +106,10 @@ def fit(
 
 
 class Optimizer:
-    """Muon for the matrices of blocks and the convolutions between a VAE's outermost ones, Adam for all else. Muon's
-    steps are as long as Adam's are, so one rate does for both (Liu et al., Muon is scalable for LLM training, 2025).
+    """Muon for the blocks' matrices and inner convolutions, Adam for the rest (Liu et al., Muon is scalable for LLM
+    training, 2025).
 
-    On a GPU a step is a recording: its thousand kernels are as small as a VAE's."""
+    On a GPU a step is a CUDA graph."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters, flat = parameters, parameters.flat
@@ -131,7 +126,6 @@ class Optimizer:
         self.run = replayed(self._move) if on_gpu else self._move
 
     def step(self, gradient: Tensor, rate: float) -> None:
-        """Moves the parameters against a flat gradient."""
         self.gradient.copy_(gradient)
         self.rate.fill_(rate)
         self.run()
@@ -153,8 +147,7 @@ class Optimizer:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The matrices [n, rows, columns] with singular values of about 1, float32: five Newton-Schulz iterations, in bf16
-    on a GPU. Processors multiply that slowly."""
+    """Return matrices [n, rows, columns] with singular values near 1, float32, by five Newton-Schulz iterations."""
     wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
     x = wide.bfloat16() if wide.is_cuda else wide.float()
     x = x / (x.float().norm(dim=(1, 2), keepdim=True) + 1e-12).to(x.dtype)
@@ -165,16 +158,16 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 def slope_of(parameters: Parameters, loss: Callable[[dict[str, Tensor]], Tensor]) -> tuple[Tensor, Tensor]:
-    """The loss (named parameters) and its gradient by the flat ones."""
+    """Return the loss of the named parameters and its gradient by the flat ones."""
     value = loss(parameters.named())
     return value.detach(), torch.autograd.grad(value, parameters.flat)[0]
 
 
 def replayed(work: Callable[[], R], random: Generator | None = None, memory: Any = None) -> Callable[[], R]:
-    """Return a CUDA graph of `work`, whose kernels are too many and too small to be launched one by one. `work` is run
-    a few times before. A result is valid until the next run. `random`: the generator that `work` uses, if it is not
-    torch's own. `memory`: a handle of `torch.cuda.graph_pool_handle` that several graphs share; a result is then valid
-    until any of them runs."""
+    """Record `work` in a CUDA graph; a result is valid until the next run.
+
+    random: the generator that `work` uses, if not torch's own
+    memory: a `torch.cuda.graph_pool_handle` that several graphs share"""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -194,7 +187,7 @@ def replayed(work: Callable[[], R], random: Generator | None = None, memory: Any
 
 
 def _clip_(gradient: Tensor) -> Tensor:
-    """Clip a gradient in place to norm 1; set NaN and infinity to 0. Return the norm before clipping."""
+    """Clip a gradient in place to norm 1; set NaN and infinity to 0. Return the previous norm."""
     norm = gradient.norm()
     share = torch.where(norm.isfinite(), (1 / norm.clamp(min=1e-12)).clamp(max=1), torch.zeros_like(norm))
     gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(share)

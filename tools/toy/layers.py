@@ -1,4 +1,4 @@
-"""Layers of the denoiser's forward around its blocks, as functions of weights by their official names."""
+"""Layers of the denoiser around its blocks, as functions of weights by their official names."""
 
 import math
 
@@ -10,17 +10,15 @@ from ...model.config import ModelConfig
 from ...model.layers.head import sinusoid
 from .parameters import Weights
 
-EVEN = 8
-"""Elements of bf16 that are 16 bytes: rows of so many begin where a GPU reads fastest."""
+EVEN = 8  # 16 bytes of bf16: rows aligned to this are read fastest by a GPU
 
 
 def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
-    """x through the layer `name`, in x's dtype."""
     return F.linear(x, weights[f"{name}.weight"].to(x.dtype), weights[f"{name}.bias"].to(x.dtype))
 
 
 def time_embedding(weights: Weights, config: ModelConfig, timestep: Tensor) -> tuple[Tensor, Tensor]:
-    """Time embedding e [B, parts, dim] and modulation [B, parts, 6, dim] of timestep [B, parts]."""
+    """Return the embedding e [B, parts, dim] and modulation [B, parts, 6, dim] of timestep [B, parts]."""
     e = sinusoid(timestep.flatten(), config.freq_dim).float().unflatten(0, timestep.shape)
     e = linear(weights, "time_embedding.2", F.silu(linear(weights, "time_embedding.0", e)))
     return e, linear(weights, "time_projection.1", F.silu(e)).unflatten(2, (6, -1))
@@ -33,7 +31,7 @@ def camera_tokens(weights: Weights, camera: Tensor) -> Tensor:
 
 
 def velocity_of(weights: Weights, config: ModelConfig, tokens: Tensor, e: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Velocity [B, 16, f, h, w] of tokens [B, n, dim] with the time embedding e [B, parts, dim]."""
+    """Return the velocity [B, 16, f, h, w] of tokens [B, n, dim] with the time embedding e."""
     frames, height, width = grid
     shift, scale = (
         part.repeat_interleave(tokens.shape[1] // part.shape[1], 1)
@@ -45,17 +43,14 @@ def velocity_of(weights: Weights, config: ModelConfig, tokens: Tensor, e: Tensor
 
 
 def of_block(weights: Weights, index: int) -> dict[str, Tensor]:
-    """The weights of a block by their names within it."""
     start = f"blocks.{index}."
     return {name[len(start) :]: weight for name, weight in weights.items() if name.startswith(start)}
 
 
 def prompt_tokens(weights: Weights, config: ModelConfig, context: Tensor) -> tuple[Tensor, Tensor]:
-    """Prompts [B, n + a few, dim] of context [B, n, text_dim], or several of each, [B, g, ...].
+    """Return prompts [..., n + a few, dim] of context [..., n, text_dim], and the bias on their logits.
 
-    The last tokens stand for all that pad a prompt to text_len: those are alike, so a few of them with the logarithm of
-    their number added to their logits take their share. There are so many in all that a GPU's matrix products take
-    them as they are."""
+    The last tokens stand for all padding up to text_len: log(number) on their logits gives them its weight."""
     more = EVEN - context.shape[-2] % EVEN
     padded = F.pad(context, (0, 0, 0, more))
     text = linear(weights, "text_embedding.2", F.gelu(linear(weights, "text_embedding.0", padded), approximate="tanh"))
@@ -65,7 +60,7 @@ def prompt_tokens(weights: Weights, config: ModelConfig, context: Tensor) -> tup
 
 
 def patches(weights: Weights, x: Tensor) -> Tensor:
-    """Tokens [B, f*h/2*w/2, dim] of x [B, 36, f, h, w]."""
+    """Return tokens [B, f*h/2*w/2, dim] of x [B, 36, f, h, w]."""
     batch, channels, frames, height, width = x.shape
     x = x.view(batch, channels, frames, height // 2, 2, width // 2, 2).permute(0, 2, 3, 5, 1, 4, 6)
     weight, bias = weights["patch_embedding.weight"].flatten(1), weights["patch_embedding.bias"]
@@ -77,6 +72,6 @@ def norm(x: Tensor, eps: float) -> Tensor:
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """float32, whatever x is."""
+    """RMSNorm in float32."""
     x = x.float()
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight

@@ -1,6 +1,5 @@
-"""`python -m lingbot_world.tools.toy.measure PACKAGE`: how good walks are, made by the engine, against the renderer.
-
-Print a JSON line for each figure."""
+"""Quality of the engine's walks against the renderer, in JSON lines: `python -m lingbot_world.tools.toy.measure
+PACKAGE`."""
 
 from __future__ import annotations
 
@@ -31,19 +30,15 @@ from .rooms import RandomPaths, Scenes, random_scenes
 from .settings import SINK, WINDOW
 from .walks import key_walks, random_walks
 
-SEED = 987_654_321
-"""The seed of houses and walks that no training has seen."""
-SHORT, LONG, THERE = 33, 477, 165
-"""Frames of the videos that are compared frame by frame, of walks of 30 seconds, of walks there and back in 10."""
+SEED = 987_654_321  # the seed of houses and walks that no training uses
+SHORT, LONG, THERE = 33, 477, 165  # frames of short videos, of walks of 30 seconds, and of walks there and back in 10
 SECOND = 16
-ALIKE = 31.0
-"""The PSNR in decibels of the VAE's later frames. A walk in which a copy of the first frame is as near as this, because
-hardly a key is held, is not counted in the gain."""
+ALIKE = 31.0  # the VAE's PSNR of later frames. A walk whose frames are as near to the first is not counted in the gain.
 HELD = Window(WINDOW, SINK)
 
 
 class Walker:
-    """A package's causal model, on a device."""
+    """A package's causal model on a device."""
 
     def __init__(
         self,
@@ -53,7 +48,7 @@ class Walker:
         chunk: int = 1,
         schedule: tuple[int, ...] = FAST_INDICES[:1],
     ) -> None:
-        """size: height and width of the pictures. A CPU computes in fp32, a GPU in bf16."""
+        """`size`: height and width. A CPU computes in fp32, a GPU in bf16."""
         self.package, self.device, self.size, self.chunk = package, device, size, chunk
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         self.model = load_expert(package / CAUSAL, dtype=dtype, device=device)
@@ -61,12 +56,12 @@ class Walker:
         self.schedule, self.memory = few_step_schedule(schedule, CAUSAL_SHIFT), WorldMemory(KeyValuePlace())
 
     def video(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
-        """Pictures [f, 3, h, w], -1 to 1, of a walk from a picture [3, h, w]: `steps_of` [n, 4, 4] it, whole chunks."""
+        """Return frames [f, 3, h, w], -1 to 1, from an image [3, h, w] along `steps_of` a path [n, 4, 4]."""
         return self.frames(picture, steps, caption, seed).permute(0, 3, 1, 2).float() / 127.5 - 1
 
     @torch.no_grad()
     def frames(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
-        """Return the same pictures as uint8 [f, h, w, 3]: a long walk's are a quarter of the memory so."""
+        """Return the same frames as uint8 [f, h, w, 3]."""
         random, decoder = torch.Generator().manual_seed(seed), VideoDecoder(self.vae, *self.cells)
         world, made = self._world(caption, len(steps)), []
 
@@ -80,18 +75,15 @@ class Walker:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Height and width of the latents."""
         return self.size[0] // 8, self.size[1] // 8
 
     def _world(self, caption: str, frames: int) -> World:
-        """One that has seen nothing, for so many latent frames."""
         held = HELD.in_cache(frames, self.chunk)
         world = World(self.model, self.cells, held, chunk=self.chunk, device=self.device, memory=self.memory)
         world.prompt = encode([caption], self.package / TEXT_ENCODER, self.package)[0][None].to(self.device)
         return world
 
     def _given(self, picture: Tensor, steps: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Mask and image latent, and the camera, of each whole chunk."""
         image = encode_first_frame(self.vae, picture, min(4 * len(steps), 4 * SETTLED) - 3).to(self.device)
         for part, y in zip(steps.split(self.chunk), chunk_conditioning(image, self.chunk), strict=False):
             if len(part) < self.chunk:
@@ -101,17 +93,17 @@ class Walker:
 
 
 def decibels(made: Tensor, truth: Tensor) -> float:
-    """PSNR of pictures -1 to 1."""
+    """Return the PSNR of images from -1 to 1."""
     return float(-10 * torch.log10(((made - truth) / 2).square().mean().clamp(min=1e-10)))
 
 
 def sharpness(pictures: Tensor) -> float:
-    """The mean square of the differences between neighbouring pixels."""
+    """Return the mean square of the differences between neighbouring pixels."""
     return float(pictures.diff(dim=-1).square().mean() + pictures.diff(dim=-2).square().mean())
 
 
 def truth_of(scenes: Scenes, index: int, size: tuple[int, int], frames: slice = slice(None)) -> Tensor:
-    """The renderer's pictures [f, 3, h, w] of a scene."""
+    """Return the renderer's frames [f, 3, h, w] of a scene."""
     scene = scenes[index : index + 1]
     return render(scene.rooms, scene.c2w[:, frames], *size)[0].cpu()
 
@@ -119,8 +111,7 @@ def truth_of(scenes: Scenes, index: int, size: tuple[int, int], frames: slice = 
 def walked(
     walker: Walker, seed: int, count: int, frames: int, paths: RandomPaths
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield, for each of some walks that no training has seen, the model's pictures [f, 3, h, w], the renderer's first
-    one [1, 3, h, w] and its last second's [SECOND, 3, h, w]."""
+    """Yield the model's frames [f, 3, h, w] of each walk, and the renderer's first and last SECOND."""
     scenes = random_scenes(count, seed, frames, paths).to(walker.device)
     for index, caption in enumerate(scenes.rooms.captions()):
         start = truth_of(scenes, index, walker.size, slice(1))
@@ -129,9 +120,7 @@ def walked(
 
 
 def short_videos(walker: Walker, count: int, frames: int = SHORT) -> dict[str, float]:
-    """Return the decibels of the first and the last frames, the gain of the last ones over a copy of the first in walks
-    that move (`ALIKE`), the number of these walks, and the sharpness of the last second as a fraction of the
-    renderer's."""
+    """Return PSNR of the first and last frames, their gain over a copy of the first, and relative sharpness."""
     rows, gains = [], list[float]()
     for made, start, last in walked(walker, SEED, count, frames, random_walks):
         later, copied = decibels(made[-SECOND:], last), decibels(start.expand_as(last), last)
@@ -142,8 +131,7 @@ def short_videos(walker: Walker, count: int, frames: int = SHORT) -> dict[str, f
 
 
 def long_walks(walker: Walker, count: int, frames: int = LONG) -> dict[str, float]:
-    """Return, of the last second of walks by keys, the sharpness of all as a share of the renderer's, and the mean
-    error of a colour's mean, of 255."""
+    """Return the last second's relative sharpness and the error of its mean colour, of 255."""
     videos = [(made[-SECOND:], last) for made, _, last in walked(walker, SEED + 1, count, frames, key_walks)]
     own, true = (sum(map(sharpness, part)) for part in zip(*videos, strict=True))
     away = [float((made.mean((0, 2, 3)) - last.mean((0, 2, 3))).abs().max()) * 127.5 for made, last in videos]
@@ -151,7 +139,7 @@ def long_walks(walker: Walker, count: int, frames: int = LONG) -> dict[str, floa
 
 
 def there_and_back(walker: Walker, count: int, frames: int = THERE) -> dict[str, float]:
-    """Return decibels of a walk's last frame, which shows what its first one does, against the renderer's."""
+    """Return the PSNR of the last frame of walks that return to their start."""
 
     def paths(number: int, generator: torch.Generator, _: int) -> Tensor:
         out = key_walks(number, generator, (frames + 1) // 2)
@@ -162,7 +150,6 @@ def there_and_back(walker: Walker, count: int, frames: int = THERE) -> dict[str,
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(prog="python -m lingbot_world.tools.toy.measure", description=__doc__)
     add = parser.add_argument
     add("package", type=Path, help="folder that `maze.pack` has written")

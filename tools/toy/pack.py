@@ -1,5 +1,4 @@
-"""`python -m lingbot_world.tools.toy.pack CHECKPOINTS DEST`: write the trained maze as a package that the engine
-runs, or with `--shipped` as toy/maze is, for `lingbot-world toy`."""
+"""Write the trained maze as a package: `python -m lingbot_world.tools.toy.pack CHECKPOINTS DEST`."""
 
 import argparse
 import json
@@ -32,32 +31,29 @@ from .walks import TURN
 
 CHECKPOINTS = "vae", "denoiser"
 SHARDS = 2
-SMALL = 10_000
-"""Bytes under which a file is shipped as it is."""
-BITS = 6
-"""The significant bits of shipped matrices, 8 in bf16; fewer cost 0.05 dB."""
+SMALL = 10_000  # bytes under which a file is shipped as it is
+BITS = 6  # the significant bits of shipped matrices, 8 in bf16; fewer cost 0.05 dB
 EXAMPLE_WALLS, EXAMPLE_PLACE = (0, 3), (PITCH / 2, -EYE, PITCH / 4)
-"""Red and blue, and where the example begins: all doors lie in a line before it."""
-EXAMPLE_FRAMES, THROUGH = 129, 96
-"""The number of frames of the example's path, and of those in which it goes ahead."""
+"""Red and blue, and the example's first place: all doors lie in a line ahead."""
+EXAMPLE_FRAMES, THROUGH = 129, 96  # the number of frames of the example's path, and of those in which it goes ahead
 OTHERS = {
     "fog": ("blue", "yellow", "in the fog", (PITCH / 2, 3.6), 180),
     "night": ("white", "blue", "at night", (PITCH / 2, 0.6), 15),
     "snow": ("green", "white", "in the snow", (3.6, 1.0), -30),
     "yellow": ("yellow", "green", "by day", (1.2, 1.2), 45),
 }
-"""Start images of other houses: two colours of walls, the weather, x and z, and the yaw to the right in degrees."""
+"""Start images of other houses: two colours, the weather, x and z, and the yaw to the right in degrees."""
 
 EVENTS = {"night": "It is night.", "snow": "It is in the snow.", "fog": "It is in the fog."}
 """Sentences that extend the prompt of a walk."""
 
 GOAL, GOAL_ROOMS = 3, ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 2), (2, 0), (-2, 0), (0, -2))
-"""The golden crate: its number among BOXES, and the rooms in which it may stand, counted from a walk's first."""
+"""The golden crate: its index in BOXES, and its possible rooms, relative to a walk's first room."""
 
 
 def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
-    """Write the causal model, VAE (float16), text encoder, tokenizer and an example into a new folder. short: matrices
-    of the causal model are `shortened`."""
+    """Write the causal model, VAE (float16), text encoder, tokenizer and an example. `short`: matrices are
+    `shortened`."""
     vae, weights = (load_weights(checkpoints / f"{name}.pt") for name in CHECKPOINTS)
     folder.mkdir(parents=True, exist_ok=True)
     write_text_files(folder)
@@ -70,7 +66,6 @@ def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
 
 
 def write_causal(folder: Path, weights: Weights) -> None:
-    """The causal model in bf16 into a new folder."""
     folder.mkdir()
     config = replace(config_of(weights), causal=True)
     write_expert(folder / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
@@ -78,13 +73,13 @@ def write_causal(folder: Path, weights: Weights) -> None:
 
 
 def shortened(tensor: Tensor) -> Tensor:
-    """Return the nearest numbers with BITS significant bits; their bf16 compresses well."""
+    """Round to BITS significant bits; their bf16 compresses well."""
     share, exponent = torch.frexp(tensor)
     return torch.ldexp((share * 2**BITS).round(), exponent - BITS)
 
 
 def in_shards(file: Path, count: int = SHARDS) -> None:
-    """A safetensors file as so many, with their index, in its place: each is to be under 10 MB."""
+    """Replace a safetensors file by so many shards and their index: each must be under 10 MB."""
     tensors = load_file(file)
     parts: list[dict[str, Tensor]] = [{} for _ in range(count)]
     total, done, where = sum(tensor.nbytes for tensor in tensors.values()), 0, {}
@@ -100,7 +95,7 @@ def in_shards(file: Path, count: int = SHARDS) -> None:
 
 
 def write_shipped(checkpoints: Path, destination: Path) -> None:
-    """Write the package as it is shipped, `toy/maze`: a shortened causal model in shards, compressed."""
+    """Write the package as `toy/maze` has it: shortened, in shards, compressed."""
     with tempfile.TemporaryDirectory() as name:
         package = Path(name, "maze")
         write_package(checkpoints, package, short=True)
@@ -109,7 +104,6 @@ def write_shipped(checkpoints: Path, destination: Path) -> None:
 
 
 def compressed(package: Path, destination: Path) -> None:
-    """Copy the package's files into a new folder, all but pictures and small ones compressed."""
     for file in sorted(path for path in package.rglob("*") if path.is_file()):
         target = destination / file.relative_to(package)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +115,7 @@ def compressed(package: Path, destination: Path) -> None:
 
 
 def example() -> Scenes:
-    """The example's house, seen before an open door, and a path: through it by W, then a look to the right."""
+    """Return the example's house and path: through a door, then a look to the right."""
     ahead, turned = torch.arange(EXAMPLE_FRAMES).clamp(max=THROUGH), torch.arange(EXAMPLE_FRAMES) - THROUGH
     path = torch.eye(4).repeat(1, EXAMPLE_FRAMES, 1, 1)
     path[0, :, :3, 3] = torch.tensor(EXAMPLE_PLACE) + ahead[:, None] * torch.tensor([0.0, 0.0, STEP / 4])
@@ -131,7 +125,7 @@ def example() -> Scenes:
 
 
 def other(name: str) -> Scenes:
-    """One of the OTHERS: its house, and the pose from which it is seen."""
+    """Return one of the OTHERS: its house and its pose."""
     one, two, weather, (x, z), degrees = OTHERS[name]
     colours = list(COLOURS)
     rooms = Rooms(torch.tensor([[colours.index(one), colours.index(two)]]), torch.tensor([WEATHERS.index(weather)]))
@@ -156,19 +150,18 @@ def world_map(scenes: dict[str, Scenes]) -> dict[str, Any]:
 
 
 def _seen(scene: Scenes) -> np.ndarray:
-    """Return the pixels, uint8 [2 * HEIGHT, 2 * WIDTH, 3], that a scene's first pose sees."""
+    """Return the image, uint8 [2 * HEIGHT, 2 * WIDTH, 3], from a scene's first pose."""
     seen = render(scene.rooms, scene.c2w[:, :1], 2 * HEIGHT, 2 * WIDTH)[0, 0]
     return ((seen + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
 
 
 def _begin(scene: Scenes, picture: Path, prompt: Path) -> None:
-    """Write the view from a scene's first pose and its prompt into two files."""
     Image.fromarray(_seen(scene)).save(picture, optimize=True)
     prompt.write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
 
 
 def write_example(folder: Path) -> None:
-    """First frame, prompt and camera path of a house, and pictures and prompts of OTHERS, into a new folder."""
+    """Write first frame, prompt and camera path of a house, and images and prompts of OTHERS, into a new folder."""
     folder.mkdir()
     for name in OTHERS:
         _begin(other(name), folder / f"{name}.png", folder / f"{name}.txt")
@@ -184,7 +177,6 @@ def write_example(folder: Path) -> None:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(prog="python -m lingbot_world.tools.toy.pack", description=__doc__)
     parser.add_argument("checkpoints", type=Path, help="folder with vae.pt and denoiser.pt")
     parser.add_argument("destination", type=Path, help="the package's folder, which must not be there yet")

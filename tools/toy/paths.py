@@ -1,4 +1,4 @@
-"""Random smooth camera paths, as training and tests take them."""
+"""Random smooth camera paths for training and tests."""
 
 import math
 
@@ -7,22 +7,19 @@ from torch import Generator, Tensor
 
 FRAMES = 33
 STEP = 0.2
-"""The longest step of a path between two latent frames (four frames) in world units. It is the same for every path that
-moves, because the model sees translations divided by it."""
+"""The longest step in world units between two latent frames, equal for all paths: the model sees translations relative
+to it."""
 
-MOST_DEGREES = (25.0, 45.0, 30.0)
-"""The largest turn of a path about x (tilt), y (pan) and z (roll)."""
+MOST_DEGREES = (25.0, 45.0, 30.0)  # the largest turn of a path about x (tilt), y (pan) and z (roll)
 
-STILL, SINGLE = 0.05, 0.55
-"""Cumulated shares of paths that stand still and that make one move; the others mix moves."""
+STILL, SINGLE = 0.05, 0.55  # cumulated shares of paths that stand still and that make one move; the others mix moves
 
 
 def random_walks(count: int, generator: Generator, frames: int) -> Tensor:
-    """Return camera-to-world float32 [count, frames, 4, 4] in OpenCV axes, the first pose the identity: one move after
-    another, of which one in three goes back the way of the one before.
+    """Return camera-to-world float32 [count, frames, 4, 4] of moves in sequence; one in three reverses the previous
+    one.
 
-    Single moves are truck, pedestal, dolly, tilt, pan and roll, each in both directions. `generator` is a CPU one, so a
-    seed gives the same paths everywhere."""
+    The first pose is the identity. `generator` is a CPU one, so a seed gives the same paths everywhere."""
     moves = [_moves(count, FRAMES - 1, generator)]
     while len(moves) * (FRAMES - 1) < frames - 1:
         back = torch.rand(count, 1, 1, generator=generator) < 1 / 3
@@ -31,7 +28,6 @@ def random_walks(count: int, generator: Generator, frames: int) -> Tensor:
 
 
 def _moves(count: int, steps: int, generator: Generator) -> Tensor:
-    """Twists [count, steps, 6] of a still camera, of single moves and of mixed ones."""
     single, mixed = _single(count, generator), _mixed(count, generator)
     kind = torch.rand(count, 1, generator=generator)
     twist = torch.where(kind < SINGLE, single, mixed)
@@ -42,8 +38,8 @@ def _moves(count: int, steps: int, generator: Generator) -> Tensor:
 
 
 def integrate(twists: Tensor) -> Tensor:
-    """Return the poses [count, f + 1, 4, 4] of a camera that starts at the identity. `twists` [count, f, 6]: its motion
-    from frame to frame in its own axes, a translation, then a rotation vector in radians."""
+    """Return poses [count, f + 1, 4, 4] from twists [count, f, 6]: translation and rotation vector in the camera's
+    axes."""
     turns = rotations(twists[..., 3:])
     poses = [torch.eye(4).repeat(len(twists), 1, 1)]
     for frame in range(twists.shape[1]):
@@ -55,8 +51,7 @@ def integrate(twists: Tensor) -> Tensor:
 
 
 def scaled_to_step(poses: Tensor) -> Tensor:
-    """Return paths [count, f, 4, 4] scaled so that their longest step between latent frames is STEP; a path that does
-    not move is unchanged."""
+    """Scale paths [count, f, 4, 4] so that the longest step between latent frames is STEP."""
     centres = poses[:, ::4, :3, 3]
     longest = (centres[:, 1:] - centres[:, :-1]).norm(dim=-1).amax(1)
     scale = torch.where(longest > 1e-6, STEP / longest.clamp(min=1e-6), torch.zeros_like(longest))
@@ -66,7 +61,7 @@ def scaled_to_step(poses: Tensor) -> Tensor:
 
 
 def rotations(vectors: Tensor) -> Tensor:
-    """Rotations [..., 3, 3] about the direction of each vector [..., 3] by its length in radians."""
+    """Return rotations [..., 3, 3] from rotation vectors [..., 3] in radians."""
     angle = vectors.norm(dim=-1)[..., None, None].clamp(min=1e-12)
     axis = _cross_product(vectors) / angle
     return torch.eye(3, dtype=vectors.dtype) + angle.sin() * axis + (1 - angle.cos()) * (axis @ axis)
@@ -79,21 +74,20 @@ def _cross_product(vectors: Tensor) -> Tensor:
 
 
 def _amounts(count: int, generator: Generator) -> Tensor:
-    """Turns [count, 3] in radians over the whole path, of either sign and never quite nothing."""
     share = 0.2 + 0.8 * torch.rand(count, 3, generator=generator)
     sign = torch.randint(0, 2, (count, 3), generator=generator) * 2 - 1
     return share * sign * torch.tensor(MOST_DEGREES) * math.pi / 180
 
 
 def _single(count: int, generator: Generator) -> Tensor:
-    """Twists [count, 6], all but one component zero."""
+    """Return twists [count, 6] with one component each."""
     sign = (torch.randint(0, 2, (count, 3), generator=generator) * 2 - 1).float()
     axis = torch.randint(0, 6, (count,), generator=generator)
     return torch.cat([sign, _amounts(count, generator)], 1) * torch.nn.functional.one_hot(axis, 6)
 
 
 def _mixed(count: int, generator: Generator) -> Tensor:
-    """Return random twists [count, 6]: a mostly level translation, and turns about some axes, mostly yaw."""
+    """Return twists [count, 6]: a mostly level translation, and turns about some axes, mostly yaw."""
     direction = torch.randn(count, 3, generator=generator) * torch.tensor([1.0, 0.4, 1.0])
     turning = torch.rand(count, 3, generator=generator) < torch.tensor([0.4, 0.7, 0.25])
     turns = _amounts(count, generator) * turning * torch.rand(count, 1, generator=generator)
@@ -102,8 +96,7 @@ def _mixed(count: int, generator: Generator) -> Tensor:
 
 
 def _speeds(first: Tensor, later: Tensor, steps: int, generator: Generator) -> Tensor:
-    """Twists of every step [count, steps, 6]: `first` turns into `later`, at an even speed or with a soft start and
-    end."""
+    """Return the twist of every step, [count, steps, 6], from `first` to `later`, at an even speed or eased."""
     time = (torch.arange(steps) + 0.5) / steps
     blend = (time * time * (3 - 2 * time))[None, :, None]
     soft = torch.rand(len(first), 1, generator=generator) < 0.3

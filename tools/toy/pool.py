@@ -1,4 +1,4 @@
-"""The training data of the denoiser: rendered walks as latents, with the first frame's latent, camera and captions."""
+"""The denoiser's training data: rendered walks as latents, with image, camera and captions."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from .rows import Rows
 from .settings import Sizes, compute_dtype
 from .walks import random_walks
 
-WARM = 3
-"""The latent frames before the second half of a walk, as many as the encoder's state depends on."""
-FURTHEST = 96
-"""Latent frames after which a walk's second half begins at most."""
-AT_ONCE, HALFWAY = 0.2, 0.45
-"""The cumulated shares of walks by the place of their change and the start of the second half."""
-TRIES = 3
-"""Places that are tried for a walk: it is to meet walls."""
+WARM = 3  # the latent frames before the second half of a walk, as many as the encoder's state depends on
+FURTHEST = 96  # latent frames after which a walk's second half begins at most
+AT_ONCE, HALFWAY = 0.2, 0.45  # cumulated shares of walks that change after the first frame and at the half
+TRIES = 3  # places that are tried for a walk: it is to meet walls
 
 
 @dataclass(frozen=True)
 class Pool(Rows):
-    """n walks of two halves with f latent frames in all. `latent` [n, 16, f, h, w]: normalised. `first` [n, 16, f / 2,
-    h, w]: the first frame followed by grey. `steps` [n, f, 4, 4]: `steps_of` the requested camera. `kinds` [n, 2]: the
-    kind of the house in each half (`Rooms.kinds`)."""
+    """n walks of two halves with f latent frames in all.
+
+    latent: [n, 16, f, h, w], normalised
+    first: [n, 16, f / 2, h, w], the first frame followed by grey
+    steps: [n, f, 4, 4], `steps_of` the requested camera
+    kinds: [n, 2], the kind of the house in each half"""
 
     latent: Tensor
     first: Tensor
@@ -42,14 +41,14 @@ class Pool(Rows):
 
 
 def walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device) -> Pool:
-    """Walks in one piece. Some change weather or walls: all but the given picture, or the second half."""
+    """Render walks in one piece. Some change weather or walls after the first frame or the first half."""
     return Pool.joined([pool for pool, _ in walks_seen(vae, count, seed, sizes, device)])
 
 
 def walks_seen(
     vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device
 ) -> Iterator[tuple[Pool, Tensor]]:
-    """The same walks, `sizes.fill` at a time, with their pictures [n, frames, 3, height, width]."""
+    """Yield the same walks, `sizes.fill` at a time, with their frames [n, f, 3, height, width]."""
     early, frames = 4 * sizes.half - 3, 8 * sizes.half - 3
     scenes = random_scenes(count, seed, frames, random_walks, TRIES)
     both, seen, kinds = _changing(scenes.rooms, early, frames, torch.Generator().manual_seed(seed + 1))
@@ -66,8 +65,7 @@ def walks_seen(
 
 
 def _changing(rooms: Rooms, early: int, frames: int, generator: Generator) -> tuple[Rooms, Tensor, Tensor]:
-    """Return the houses and their changed versions [2 n], the one that each frame shows [n, frames], and the kinds of
-    both halves [n, 2]. A change comes after the first frame or after `early` ones, or not at all."""
+    """Return all houses [2 n], the index of the one in each frame [n, frames], and the kinds of both halves [n, 2]."""
     chance, after = torch.rand(len(rooms), generator=generator), rooms.changed(generator)
     cut = torch.where(chance < AT_ONCE, 1, torch.where(chance < HALFWAY, early, frames))
     kinds = torch.stack([rooms.kinds(), after.kinds()], 1)
@@ -79,7 +77,7 @@ def _changing(rooms: Rooms, early: int, frames: int, generator: Generator) -> tu
 
 @torch.no_grad()
 def later_walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device) -> Pool:
-    """Return walks with a second half that is a while after the first."""
+    """Render walks with a gap before the second half."""
     half, generator = sizes.half, torch.Generator().manual_seed(seed + 1)
     begin = half + WARM + int(torch.randint(1, max(2, FURTHEST * half // 12), (), generator=generator))
     scenes = random_scenes(count, seed, 4 * (begin + half) - 3, random_walks, TRIES)
@@ -98,13 +96,13 @@ def later_walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch
 
 
 def settled(vae: Weights, sizes: Sizes, device: torch.device) -> Tensor:
-    """The latent [1, 16, 1, h, w] of grey long after a picture."""
+    """Return the latent [1, 16, 1, h, w] of grey long after an image."""
     grey = torch.zeros(1, 4 * SETTLED - 3, 3, sizes.height, sizes.width, device=device)
     return latents(vae, grey, sizes)[:, :, -1:]
 
 
 def given(first: Tensor, grey: Tensor, frames: int) -> Tensor:
-    """Mask and image latent [n, 20, frames, h, w]: of `Pool.first`, and `settled` after it."""
+    """Return mask and image latent [n, 20, frames, h, w] from `Pool.first` and `settled`."""
     image = torch.cat([first, grey.expand(len(first), -1, max(0, frames - first.shape[2]), -1, -1)], 2)[:, :, :frames]
     mask = torch.zeros_like(image[:, :4])
     mask[:, :, 0] = 1
@@ -112,26 +110,26 @@ def given(first: Tensor, grey: Tensor, frames: int) -> Tensor:
 
 
 def only_first(pictures: Tensor) -> Tensor:
-    """Return pictures [n, f, 3, height, width] with grey in place of all but the first."""
+    """Return frames [n, f, 3, height, width] with grey in place of all but the first."""
     empty = torch.zeros_like(pictures)
     empty[:, 0] = pictures[:, 0]
     return empty
 
 
 def latents(weights: Weights, pictures: Tensor, sizes: Sizes) -> Tensor:
-    """Return normalised latents [n, 16, f, h, w] of pictures [n, f, 3, height, width]."""
+    """Return normalised latents [n, 16, f, h, w] of frames [n, f, 3, height, width]."""
     dtype = compute_dtype(pictures.device)
     videos = pictures.permute(0, 1, 3, 4, 2).to(dtype)
     return torch.cat([normal(latent_mean(weights, part)) for part in videos.split(sizes.encoded)]).to(dtype)
 
 
 def normal(latent: Tensor) -> Tensor:
-    """Return the encoder's latents [n, f, h, w, 16] as the denoiser takes them, float32 [n, 16, f, h, w]."""
+    """Return normalised float32 [n, 16, f, h, w] of the encoder's latents [n, f, h, w, 16]."""
     mean, std = torch.tensor([MEAN, STD], device=latent.device)
     return ((latent.float() - mean) / std).movedim(-1, 1)
 
 
 def plain(latent: Tensor) -> Tensor:
-    """Return normalised latents [n, 16, f, h, w] as the decoder takes them, float32 [n, f, h, w, 16]."""
+    """Return the decoder's input, float32 [n, f, h, w, 16], from normalised latents [n, 16, f, h, w]."""
     mean, std = torch.tensor([MEAN, STD], device=latent.device)
     return latent.float().movedim(1, -1) * std + mean

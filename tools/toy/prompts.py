@@ -1,4 +1,4 @@
-"""The prompts of the training: captions in several wordings, the negative prompt, none at all, and words at random."""
+"""The training's prompts: captions in several wordings, the negative prompt, an empty one, and random words."""
 
 import re
 import tempfile
@@ -20,14 +20,14 @@ from .settings import TEXT_TOKENS
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bf16.pth"
 SEED = 20
 COLOURS = ["red", "orange", "yellow", "green", "blue", "purple", "white", "brown"]
-"""Words of the vocabulary, which must not change, because the denoiser knows the embeddings of their ids."""
+"""Words of the vocabulary. The denoiser knows the embeddings of their ids, so they must not change."""
 WORDINGS = ("{}", "The camera moves through {}.", "A walk in {}, soft light.")
 RANDOM_PROMPTS = 96
 NEGATIVE, EMPTY = len(WORDINGS) * len(CAPTIONS), len(WORDINGS) * len(CAPTIONS) + 1
 
 
 def write_text_files(folder: Path) -> None:
-    """Write the tokenizer and the text encoder of the package: a random, untrained encoder that distinguishes words."""
+    """Write the package's tokenizer and text encoder, which is random."""
     vocab_size = write_tokenizer(folder / "tokenizer", _tokens())
     torch.save(text_tensors(SEED, vocab_size), folder / TEXT_ENCODER)
 
@@ -40,7 +40,7 @@ def _tokens() -> list[str]:
 
 
 def prompts() -> list[str]:
-    """Every prompt of the training. The first are each wording's captions, then the negative one and the empty one."""
+    """Return all prompts: each wording's captions, the negative one, the empty one, random ones."""
     generator = torch.Generator().manual_seed(SEED)
     words = [*WORDS.split(), *COLOURS]
     captions = [wording.format(caption) for wording in WORDINGS for caption in CAPTIONS]
@@ -53,8 +53,7 @@ def _random_prompt(words: list[str], generator: Generator) -> str:
 
 
 def embeddings() -> Tensor:
-    """Return the embeddings float32 [prompts, TEXT_TOKENS, text_dim] of `prompts()`, padded with zeros, by the
-    package's text encoder."""
+    """Return the embeddings float32 [prompts, TEXT_TOKENS, text_dim] of `prompts()`, padded with zeros."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text_files(folder)
@@ -68,8 +67,8 @@ def embeddings() -> Tensor:
 
 
 def draw(kinds: Tensor) -> Tensor:
-    """A prompt's index [n] for each kind [n] of house: 75 % its caption, 10 % the negative prompt, 5 % none, 10 %
-    random words."""
+    """Draw a prompt's index [n] for each kind [n] of house: 75 % its caption, 10 % negative, 5 % empty, 10 % random
+    words."""
     wording = torch.randint(0, len(WORDINGS), kinds.shape, device=kinds.device)
     chance = torch.rand(kinds.shape, device=kinds.device)
     some = EMPTY + 1 + torch.randint(0, RANDOM_PROMPTS, kinds.shape, device=kinds.device)

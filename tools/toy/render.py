@@ -1,4 +1,4 @@
-"""Houses to pictures: rays through an exact pinhole, from crossing to crossing of the walls."""
+"""A renderer of houses: rays through an exact pinhole, from crossing to crossing of the walls."""
 
 from __future__ import annotations
 
@@ -13,40 +13,32 @@ from ...camera.plucker import scaled_lens
 from .rooms import BOXES, COLOURS, FLOORS, PITCH, REACH, THICK, THINGS, Rooms
 
 HEIGHT, WIDTH = 144, 256
-LENS = lens_from_fov(DEFAULT_FOV_DEG)
-"""fx, fy, cx, cy at 832x480, the lens of all pictures here."""
-SAMPLES = 2
-"""Rays of a pixel, each way."""
-CROSSINGS = 7
-"""The largest number of crossings that a ray passes; everything behind these is as far as the sky."""
-RAYS_AT_ONCE = {"cuda": 32 * 4 * HEIGHT * WIDTH, "cpu": 300_000}
-"""They bound the memory."""
-TILE, BRICK = 1.2, 0.5
-"""Sides of floor tiles, which bricks and planks are as long as; a brick's height."""
-SKY, GROUND = 0, 1
-"""Surfaces of `trace`; those of BOXES follow."""
+LENS = lens_from_fov(DEFAULT_FOV_DEG)  # fx, fy, cx, cy at 832x480, the lens of all pictures here
+SAMPLES = 2  # rays of a pixel, each way
+CROSSINGS = 7  # the largest number of crossings that a ray passes; everything behind these is as far as the sky
+RAYS_AT_ONCE = {"cuda": 32 * 4 * HEIGHT * WIDTH, "cpu": 300_000}  # they bound the memory
+TILE, BRICK = 1.2, 0.5  # sides of floor tiles, which bricks and planks are as long as; a brick's height
+SKY, GROUND = 0, 1  # surfaces of `trace`; those of BOXES follow
 
 DAY, NIGHT, SNOW, FOG = range(4)
 LIGHT = ((1.0, 1.0, 1.0), (0.46, 0.54, 0.82), (0.95, 0.98, 1.05), (0.92, 0.92, 0.92))
 HORIZON = ((0.80, 0.88, 0.95), (0.22, 0.26, 0.44), (0.82, 0.84, 0.88), (0.74, 0.76, 0.78))
 ZENITH = ((0.30, 0.55, 0.90), (0.05, 0.06, 0.18), (0.62, 0.67, 0.75), (0.66, 0.68, 0.71))
 HAZE, CLEAR = (1 / 7, 1 / 6, 1 / 6, 1 / 2.5), 3.0
-"""The weathers: the factor of colours, the sky's colours below and above, and the loss with distance beyond CLEAR. Far
+"""By weather: the factor of colours, the sky's colours below and above, and the loss with distance beyond CLEAR. Far
 rooms are pale, because their edges would be finer than a latent's cell."""
 SUN = F.normalize(torch.tensor([0.5, -0.32, 0.8]), dim=0).tolist()
-FACES = torch.tensor([0.80, 0.92, 1.02, 0.70, 1.10])
-"""The brightness of faces to -x, +x, -z, +z and up."""
+FACES = torch.tensor([0.80, 0.92, 1.02, 0.70, 1.10])  # the brightness of faces to -x, +x, -z, +z and up
 TRIM, DARK, GLASS, TOP = (0.90, 0.88, 0.82), (0.20, 0.17, 0.16), (0.55, 0.75, 0.92), (0.62, 0.60, 0.58)
 NIGHT_GLASS, SNOW_TOP = (2.4, 1.9, 0.9), (0.93, 0.95, 0.98)
 WALL, FLOOR, THING = 0, 2, 4
 ROW_TRIM, ROW_DARK, ROW_GLASS, ROW_TOP = 7, 8, 9, 10
-"""The rows of a table of colours: two walls, two of the floor, cabinet, crate, rug, and the colours that all houses
-share."""
+"""Rows of `palette`: two walls, two of the floor, cabinet, crate, rug, and the colours of all houses."""
 
 
 def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, samples: int = SAMPLES) -> Tensor:
-    """Pictures float32 [n, f, 3, height, width], -1 to 1, of each house from its poses c2w [n, f, 4, 4], on their
-    device. `rooms` may be n * f, one for each frame."""
+    """Return frames float32 [n, f, 3, height, width], -1 to 1, from poses c2w [n, f, 4, 4]. `rooms` has n or n * f
+    rows."""
     frames = c2w.shape[1]
     rays = camera_rays(height * samples, width * samples).to(c2w.device)
     at_once = max(1, RAYS_AT_ONCE[c2w.device.type] // len(rays))
@@ -62,7 +54,7 @@ def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, 
 
 
 def lens_pixels(height: int, width: int) -> Tensor:
-    """Return fx, fy, cx, cy [4] in pixels of a picture of this size, as the engine scales them."""
+    """Return fx, fy, cx, cy [4] in pixels of an image of this size."""
     return torch.from_numpy(scaled_lens(LENS, height, width)).float()
 
 
@@ -75,7 +67,7 @@ def camera_rays(height: int, width: int) -> Tensor:
 
 
 def palette(rooms: Rooms) -> Tensor:
-    """Colours [n, 11, 3] of each house's surfaces, by the rows that are named above."""
+    """Return the colours [n, 11, 3] of each house's surfaces."""
     device = rooms.walls.device
     known, floors, things = (torch.tensor(values, device=device) for values in (list(COLOURS.values()), FLOORS, THINGS))
     snow, dark = rooms.weather == SNOW, rooms.weather == NIGHT
@@ -89,8 +81,8 @@ def palette(rooms: Rooms) -> Tensor:
 
 
 def trace(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """The distance [n, rays] from an origin [n, 3] to what each ray [n, rays, 3] meets, and which surface that is: SKY,
-    GROUND, or 2 and the index into BOXES."""
+    """Return distance and surface [n, rays] that each ray [n, rays, 3] from an origin [n, 3] hits: SKY, GROUND, or 2 +
+    box."""
     far = 1e3
     safe = torch.where(direction.abs() < 1e-6, torch.full_like(direction, 1e-6), direction)
     inverse_x, inverse_y, inverse_z = (1 / safe).unbind(-1)
@@ -120,8 +112,7 @@ def trace(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def shaded(table: Tensor, weather: Tensor, c2w: Tensor, rays: Tensor) -> Tensor:
-    """Return the colours [n, 3, rays], 0 to 1, that rays [rays, 3] of cameras c2w [n, 4, 4] hit. `table`: of `palette`;
-    `weather` [n]: of the houses."""
+    """Return the colours [n, 3, rays], 0 to 1, that rays [rays, 3] of cameras c2w [n, 4, 4] hit."""
     direction, origin = rays @ c2w[:, :3, :3].mT, c2w[:, :3, 3]
     distance, surface = trace(origin, direction)
     x, y, z = (origin[:, None] + direction * distance[..., None]).unbind(-1)
@@ -142,8 +133,7 @@ def shaded(table: Tensor, weather: Tensor, c2w: Tensor, rays: Tensor) -> Tensor:
 
 
 def _ground(x: Tensor, z: Tensor, local_x: Tensor, local_z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the row, the tone and the face of the floor: tiles, with a rug in the middle of each room, darker near
-    walls."""
+    """Return the row, tone and face of the floor: tiles with a rug in each room, darker near walls."""
     tile = ((x / TILE).floor() + (z / TILE).floor()).long() % 2
     from_x, from_z = PITCH / 2 - local_x.abs(), PITCH / 2 - local_z.abs()
     rug = torch.maximum(from_x / 0.95, from_z / 0.7)
@@ -161,7 +151,7 @@ def _box(
     local: tuple[Tensor, Tensor],
     distance: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, tone and face of points on a box of a crossing. point: x, height, z; local: x and z from the crossing."""
+    """Return row, tone and face of points (x, height, z) on a box; `local`: x and z from the crossing."""
     x, height, z = point
     at_x, at_z, half_x, half_z, top = box
     from_x, from_z = local[0] - at_x, local[1] - at_z
@@ -190,7 +180,7 @@ def _box(
 def _wall(
     point: tuple[Tensor, Tensor, Tensor], local: tuple[Tensor, Tensor], on_x: Tensor, distance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Row and tone of points on a wall: brick or panels, what hangs there, and white doorposts."""
+    """Return row and tone of points on a wall: brick or planks, pictures or windows, and white doorposts."""
     x, height, z = point
     aside_x, aside_z = torch.where(on_x, 0.3 * local[0].sign(), 0), torch.where(on_x, 0, 0.3 * local[1].sign())
     room = ((x + aside_x) / PITCH).floor() + ((z + aside_z) / PITCH).floor()
@@ -206,7 +196,7 @@ def _wall(
 
 
 def _stones(along: Tensor, height: Tensor, brick: Tensor) -> Tensor:
-    """How much brighter than its colour a wall is: bricks of four tones with mortar between, or planks."""
+    """Return the relative brightness of a wall: bricks with mortar, or planks."""
     layer = (height / BRICK).floor()
     shifted = along / TILE + 0.5 * (layer % 2)
     stone = 0.14 * (((shifted.floor() * 3 + layer * 5) % 4) / 3 - 0.5)
@@ -217,7 +207,7 @@ def _stones(along: Tensor, height: Tensor, brick: Tensor) -> Tensor:
 
 
 def _hung(row: Tensor, across: Tensor, height: Tensor, on_x: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of a wall with pictures on what faces along x, windows on what faces along z; and where these are."""
+    """Return the rows of a wall with pictures (along x) or windows (along z), and the mask of these."""
     inside_u, inside_v = (across - 0.98).abs(), (height - 1.2).abs()
     edge = torch.maximum(inside_u / torch.where(on_x, 0.26, 0.34), inside_v / torch.where(on_x, 0.24, 0.36))
     bars = ~on_x & ((inside_u < 0.04) | (inside_v < 0.04))
@@ -227,8 +217,7 @@ def _hung(row: Tensor, across: Tensor, height: Tensor, on_x: Tensor) -> tuple[Te
 
 
 def _sky(direction: Tensor, weather: Tensor) -> list[Tensor]:
-    """Return the sky's colours [n, 3, rays]: paler below, with a sun or a moon, and clouds, which show the direction of
-    view."""
+    """Return the sky's colours [n, 3, rays]: a gradient, sun or moon, and clouds, which show the direction of view."""
     x, y, z = direction.unbind(-1)
     horizon, zenith = (torch.tensor(colours, device=x.device)[weather] for colours in (HORIZON, ZENITH))
     above = (-y).clamp(0, 1)

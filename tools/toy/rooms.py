@@ -1,8 +1,7 @@
 """An endless house: rooms on a grid, described by the crossings of its walls, each with the same few boxes around it.
 
-Lengths are world units; x to the right, y down, z ahead, the floor at y = 0. Every wall has a door in its middle, and
-every room a cabinet, a crate and a rug in the same places, so the view behind a corner can be known. Rooms alternate
-between two colours of walls, like a chess board; walls that face along x are of brick, along z of planks."""
+Lengths are world units; x to the right, y down, z ahead, the floor at y = 0. Walls have doors in their middle, and
+alternate between two colours, so the view behind a corner can be known."""
 
 from __future__ import annotations
 
@@ -19,17 +18,15 @@ RandomPaths = Callable[[int, Generator, int], Tensor]
 
 PITCH, DOOR, THICK, HEIGHT = 4.8, 1.4, 0.12, 2.0
 """The side of a room, the width of a door, half of a wall's thickness, and its height."""
-REACH = (PITCH - DOOR) / 2
-"""The distance from a crossing to the next door."""
+REACH = (PITCH - DOOR) / 2  # the distance from a crossing to the next door
 BOXES = (
     (0.0, 0.0, REACH, THICK, HEIGHT),
     (0.0, 0.0, THICK, REACH, HEIGHT),
     (-0.62, -0.62, 0.32, 0.32, 1.05),
     (0.55, 0.55, 0.26, 0.26, 0.52),
 )
-"""Round a crossing: two walls, a cabinet and a crate. Where along x and z, half their sizes along x and z, height."""
-EYE, MARGIN = 0.9, 0.3
-"""The height of eyes, and how near to anything a camera comes."""
+"""Two walls, a cabinet and a crate around a crossing: x, z, half their sizes along x and z, height."""
+EYE, MARGIN = 0.9, 0.3  # the height of eyes, and how near to anything a camera comes
 
 COLOURS = {
     "red": (0.78, 0.27, 0.24),
@@ -38,15 +35,14 @@ COLOURS = {
     "blue": (0.29, 0.48, 0.80),
     "white": (0.88, 0.87, 0.83),
 }
-"""The colours of walls."""
-THINGS = (0.55, 0.40, 0.29), (0.88, 0.55, 0.24), (0.56, 0.38, 0.72)
-"""Colours of cabinets, crates and rugs."""
+"""Wall colours."""
+THINGS = (0.55, 0.40, 0.29), (0.88, 0.55, 0.24), (0.56, 0.38, 0.72)  # colours of cabinets, crates and rugs
 FLOORS = (
     ((0.72, 0.66, 0.55), (0.48, 0.36, 0.27)),
     ((0.70, 0.72, 0.74), (0.40, 0.43, 0.47)),
     ((0.62, 0.70, 0.50), (0.36, 0.47, 0.30)),
 )
-"""The two colours of tiles, chosen by the first colour of walls."""
+"""Two colours of tiles, chosen by the first wall colour."""
 WEATHERS = ("by day", "at night", "in the snow", "in the fog")
 CAPTIONS = [
     f"a maze with {one} and {other} walls {weather}" for one in COLOURS for other in COLOURS for weather in WEATHERS
@@ -54,14 +50,15 @@ CAPTIONS = [
 """The prompt of each kind of house."""
 WORDS = "maze with and walls day night snow fog camera moves through look around house room"
 """The words of these and of other prompts."""
-TRIES = 64
-"""Places that are tried for a path."""
+TRIES = 64  # places that are tried for a path
 
 
 @dataclass(frozen=True)
 class Rooms(Rows):
-    """n houses. `walls` [n, 2]: the two alternating colours of the rooms, as indices into COLOURS; `weather` [n]: an
-    index into WEATHERS. Nothing else differs, so a prompt describes a house completely."""
+    """n houses, completely described by a prompt.
+
+    walls: [n, 2], the two colours, indices into COLOURS
+    weather: [n], an index into WEATHERS"""
 
     walls: Tensor
     weather: Tensor
@@ -71,11 +68,11 @@ class Rooms(Rows):
         return [CAPTIONS[kind] for kind in self.kinds().tolist()]
 
     def kinds(self) -> Tensor:
-        """Index [n] into CAPTIONS."""
+        """Return the indices [n] into CAPTIONS."""
         return (self.walls[:, 0] * len(COLOURS) + self.walls[:, 1]) * len(WEATHERS) + self.weather
 
     def changed(self, generator: Generator) -> Rooms:
-        """The same houses in another weather, or with other walls."""
+        """Return the same houses in another weather, or with other walls."""
         other = random_rooms(len(self), generator)
         shift = torch.randint(1, len(WEATHERS), (len(self),), generator=generator)
         same = torch.rand(len(self), generator=generator) < 0.6
@@ -85,8 +82,8 @@ class Rooms(Rows):
 
 @dataclass(frozen=True)
 class Scenes(Rows):
-    """Houses, and a path through each, c2w float32 [n, frames, 4, 4], camera-to-world in OpenCV axes. `asked`, of the
-    same shape: the requested path, which walls and furniture may stop."""
+    """Houses and paths, camera-to-world float32 [n, frames, 4, 4] in OpenCV axes. `asked`: the path before
+    collisions."""
 
     rooms: Rooms
     c2w: Tensor
@@ -94,7 +91,7 @@ class Scenes(Rows):
 
 
 def random_rooms(count: int, generator: Generator) -> Rooms:
-    """Houses with two colours of walls, by day as often as in all other weathers."""
+    """Draw houses with two colours of walls, by day as often as in all other weathers."""
 
     def drawn(most: int) -> Tensor:
         return torch.randint(0, most, (count,), generator=generator)
@@ -105,23 +102,20 @@ def random_rooms(count: int, generator: Generator) -> Rooms:
 
 
 def random_scenes(count: int, seed: int, frames: int, paths: RandomPaths, tries: int = TRIES) -> Scenes:
-    """Houses with a random path each, on the CPU: the same ones for a seed on every machine. `paths` gives the paths,
-    which stop at walls."""
+    """Draw houses with a path each, on the CPU: the same for a seed on every machine."""
     generator = torch.Generator().manual_seed(seed)
     return scenes_around(paths(count, generator, frames), generator, tries)
 
 
 def scenes_around(paths: Tensor, generator: Generator, tries: int = TRIES) -> Scenes:
-    """Return a random house for each of `paths` [n, f, 4, 4], whose first pose is the identity. A path is turned about
-    the vertical axis and moved to a place, of some random ones, where it hits nothing if possible."""
+    """Draw a house for each of `paths` [n, f, 4, 4], and the start, of `tries`, with the fewest collisions."""
     rooms, start = random_rooms(len(paths), generator), _starts(paths, generator, tries)
     asked = start[:, None] @ paths
     return Scenes(rooms, bumped(asked), asked)
 
 
 def _starts(paths: Tensor, generator: Generator, tries: int) -> Tensor:
-    """Return first poses [n, 4, 4]: of some random ones, the one with the longest path clear of everything, then the
-    clearest."""
+    """Return first poses [n, 4, 4]: the longest path clear of everything, then the clearest."""
     count = len(paths)
     start = torch.eye(4).repeat(count, tries, 1, 1)
     turns = torch.rand(count, tries, generator=generator) * 2 * torch.pi
@@ -154,7 +148,7 @@ def bumped(asked: Tensor) -> Tensor:
 
 
 def clearance(points: Tensor) -> Tensor:
-    """How far [...] points [..., 3] are from the nearest box, along the axis on which they are furthest away."""
+    """Return distances [...] of points [..., 3] from the nearest box, along the axis of the largest."""
     x, y, z = points.unbind(-1)
     local_x, local_z = (value - PITCH * (value / PITCH).round() for value in (x, z))
     away = [

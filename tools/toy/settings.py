@@ -1,4 +1,4 @@
-"""The settings of a training: sizes of the models, the videos and the batches."""
+"""Sizes of the models, the videos and the batches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from torch import Tensor
 from ...model.config import ModelConfig
 from .render import HEIGHT, WIDTH
 
-CONFIG = ModelConfig(dim=256, ffn_dim=768, num_heads=4, num_layers=8, freq_dim=256, text_dim=64)
-"""The denoiser's sizes."""
+CONFIG = ModelConfig(dim=256, ffn_dim=768, num_heads=4, num_layers=8, freq_dim=256, text_dim=64)  # the denoiser's sizes
 VAE_WIDTH = 8
-TEXT_TOKENS = 64
-"""Tokens that a prompt has at most in training; beyond them only padding is left."""
-SHIFT = 5.0
-"""The shift of the base model's schedule, by which noise levels are drawn."""
+TEXT_TOKENS = 64  # tokens that a prompt has at most in training; beyond them only padding is left
+SHIFT = 5.0  # the shift of the base model's schedule, by which noise levels are drawn
 
-WINDOW, SINK = 18, 6
-"""The window of a walk, used in half of the training."""
+WINDOW, SINK = 18, 6  # the window of a walk, used in half of the training
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
@@ -29,19 +25,23 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 
 
 def config_of(weights: Mapping[str, Tensor]) -> ModelConfig:
-    """Return the sizes of a denoiser with these weights, from which all but the number of heads follow."""
+    """Return the sizes of a denoiser with these weights."""
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     return ModelConfig.from_shapes(shapes, num_heads=CONFIG.num_heads)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Pixels of a video, and how many are worked on at a time.
+    """Pixels of a video, and the sizes of batches.
 
-    clips, clip_frames, crop: the VAE's batches in the first part of its training; whole, whole_frames: those of whole
-    pictures in the second. videos, video_frames: kept to train the VAE on. half: the latent frames of half a walk.
-    base: those of a base video. fill: walks rendered at once, encoded: of them encoded at once; walks: kept; watched:
-    those that the decoder learns from, unwatched: those that it is measured with. batch: the denoiser's."""
+    clips, clip_frames, crop: the VAE's batches of crops
+    whole, whole_frames: its batches of whole frames
+    videos, video_frames: its data
+    half: latent frames of half a walk
+    base: latent frames of a base video
+    fill, encoded: walks rendered and encoded at once
+    watched, unwatched: the decoder's walks for training and measurement
+    batch: the denoiser's"""
 
     height: int = HEIGHT
     width: int = WIDTH
@@ -83,4 +83,4 @@ TINY = Sizes(
     batch=2,
     held_out=2,
 )
-"""Settings for a test of the whole training on a CPU."""
+"""For a test of the whole training on a CPU."""

@@ -1,4 +1,4 @@
-"""Which frames attend to which in the trainings, and masked attention of so many tokens a frame."""
+"""Masks of frames that attend to frames."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Span = tuple[int, int]
-Attends = tuple[tuple[Span, tuple[Span, ...]], ...]
-"""Spans of frames, in their order, each with the spans that it attends to."""
+Attends = tuple[tuple[Span, tuple[Span, ...]], ...]  # spans of frames in order, each with the spans that it attends to
 
 
 def chunks(frames: int, chunk: int, window: int | None = None, sink: int = 0, half: int = 0) -> Attends:
-    """Return the spans of clean frames followed by as many noisy ones: a chunk attends to itself and to the clean
-    chunks before it, with a `window` to the `sink` and the last of them. With `half`, frames from there on attend to no
-    others before it but the sink."""
+    """Return the spans of clean frames followed by as many noisy ones.
+
+    A chunk attends to itself and to the clean chunks before it, with a `window` to the `sink` and the last of them.
+    With `half`, later frames attend to no earlier ones but the sink."""
     found: list[tuple[Span, tuple[Span, ...]]] = []
     for noisy in (0, frames):
         for first in range(0, frames, chunk):
@@ -37,7 +37,7 @@ def attended_to(q: Tensor, k: Tensor, v: Tensor, attends: Attends, per_frame: in
 
 @cache
 def mask_of(attends: Attends, per_frame: int, device: torch.device) -> Tensor:
-    """Return bool [tokens, tokens]: whether a token attends to another. Masks are kept: CUDA graphs read them."""
+    """Return bool [tokens, tokens]: whether a token attends to another. Cached, because CUDA graphs read it."""
     frames = attends[-1][0][1]
     mask = torch.zeros(frames, frames, dtype=torch.bool)
     for (first, end), seen in attends:

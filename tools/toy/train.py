@@ -29,15 +29,12 @@ from .settings import TINY, Sizes
 
 HELD_OUT = 987_654_321
 WALK_SEED = 1_000_000
-RENDERED = 0.4
-"""The share of the denoiser's time after which no more walks are rendered: it once learned 5,120 by heart."""
-ASKED, BATCHES = Layout(3, True, 0), 8
-"""The data with which the trained denoiser is measured."""
+RENDERED = 0.4  # the share of the time for rendering: 5,120 walks were once memorized
+ASKED, BATCHES = Layout(3, True, 0), 8  # the data with which the trained denoiser is measured
 AT_ONCE = 512
 
 
 def work(options: argparse.Namespace) -> None:
-    """Train and measure the part that the command's `options` name."""
     torch.manual_seed(options.seed)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
@@ -49,7 +46,7 @@ def work(options: argparse.Namespace) -> None:
 
 
 def vae_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
-    """Train the VAE; its latents get Wan's mean and deviation. `decoder` measures it."""
+    """Train the VAE, and normalise its latents to Wan's."""
     start = Parameters.resumed(options.out, "vae", VAE_SHAPES, options.seed, device)
     trained = train_coder(start, _left(options), sizes, options.seed, log)
     trained = normalised(trained, sizes, options.seed + 50_000)
@@ -88,8 +85,7 @@ PARTS = {"vae": vae_part, "denoiser": denoiser_part, "decoder": decoder_part}
 
 @torch.no_grad()
 def measured_denoiser(trained: Parameters, data: Given, unseen: Pool, sizes: Sizes) -> dict[str, float]:
-    """The loss on walks that it was trained on, and on those that it has never seen, after true chunks and from pure
-    noise."""
+    """Return the loss on training walks and on unseen ones, after true chunks and from pure noise."""
     found = {}
     for name, pool in (("seen", data.walks[: len(unseen)]), ("unseen", unseen)):
         random, losses = torch.Generator(trained.flat.device).manual_seed(HELD_OUT), []
@@ -101,8 +97,7 @@ def measured_denoiser(trained: Parameters, data: Given, unseen: Pool, sizes: Siz
 
 
 def take_shipped(folder: Path, denoiser: bool) -> None:
-    """Copy the shipped maze's parts into the folder if they are missing: the VAE, so that a training may begin with the
-    denoiser, and the `denoiser` too if it is to be trained further."""
+    """Copy the shipped VAE, and with `denoiser` the denoiser, into the folder if they are missing."""
     files = ["vae.pt", *(["denoiser.pt"] if denoiser else [])]
     if all((folder / file).exists() for file in files):
         return
@@ -118,8 +113,7 @@ def take_shipped(folder: Path, denoiser: bool) -> None:
 
 
 def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Sizes, device: torch.device) -> Given:
-    """Walks as latents, until there are enough, or their share of the time is over; and those that earlier runs have
-    left in the folder. A run's own are others, whatever its seed, and are left there too."""
+    """Render walks for their share of the time, and add those that earlier runs left in the folder."""
     files = sorted(options.out.glob("walks-*.pt"))
     first = WALK_SEED * (options.seed + len(files))
     made: tuple[list[Pool], list[Pool]] = ([], [])
@@ -137,6 +131,6 @@ def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Si
 
 
 def _left(options: argparse.Namespace) -> Phase:
-    """The phase that ends with the command's minutes."""
+    """Return the phase that ends with the command's minutes."""
     minutes = max(0.01, options.minutes - (time.time() - options.begun) / 60)
     return Phase(minutes, options.steps, options.hold, options.rate)

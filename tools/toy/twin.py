@@ -1,8 +1,8 @@
-"""The denoiser's forward as functions that can be trained: the same numbers as `model.dit`, which only infers.
+"""The denoiser's forward, differentiable, with the numbers of `model.dit`. A base model is a causal one of a single
+chunk.
 
-Weights go by their official names. As in the engine, matrix products and attention run in `dtype`; the residual
-stream, norms, modulation, time embedding and head are float32. A base model's forward, in which all attend to all, is a
-causal model's of a single chunk. Cameras are of the frames; copies of these see the same ones."""
+Matrix products and attention run in `dtype`; the residual stream, norms, modulation, time embedding and head are
+float32."""
 
 import math
 from collections.abc import Callable
@@ -35,8 +35,8 @@ Parts = tuple[Callable[..., tuple[Tensor, Tensor, Tensor]], Callable[..., Tensor
 def projected(
     weights: Weights, x: Tensor, e0: Tensor, rope: tuple[Tensor, Tensor], heads: int, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values [B, heads, tokens, channels] of a block's self-attention. x [B, frames, n, dim]: the
-    residual stream. The other arguments are those of `finished`."""
+    """Return queries, keys and values [B, heads, tokens, channels] of a block from the residual stream x [B, frames, n,
+    dim]."""
     shift, scale = (weights["modulation"][:, None] + e0)[:, :, :2, None].unbind(2)
     y = (norm(x, eps) * (1 + scale) + shift).to(dtype).flatten(1, 2)
     q, k = (
@@ -58,10 +58,12 @@ def finished(
     heads: int,
     eps: float,
 ) -> Tensor:
-    """Return the residual stream x [B, frames, n, dim] after a block with `weights` by their names. `attended` [B,
-    heads, tokens, channels]: the result of its self-attention. `e0` [B, frames, 6, dim]: the modulation. `prompts`:
-    the text [B, g, words, dim], each for a g-th of the frames of either half, and the bias [words] on their logits.
-    `camera`: [B, frames of a copy, n, dim]."""
+    """Return the residual stream x [B, frames, n, dim] after a block.
+
+    attended: [B, heads, tokens, channels], its self-attention's result
+    e0: [B, frames, 6, dim], the modulation
+    prompts: the text [B, g, words, dim], each for a g-th of the frames, and the bias [words] on its logits
+    camera: [B, frames of a copy, n, dim]"""
     gate, shift, scale, gate_2 = (weights["modulation"][:, None] + e0)[:, :, 2:, None].unbind(2)
     dtype = attended.dtype
     y = linear(weights, "self_attn.o", attended.transpose(1, 2).flatten(2)).unflatten(1, x.shape[1:3])
@@ -77,7 +79,7 @@ def finished(
 
 
 class Network(NamedTuple):
-    """A denoiser that is trained: its weights and sizes, the dtype of its products, and the functions of a block."""
+    """A denoiser in training: its weights and sizes, the dtype of its products, and a block's functions."""
 
     weights: Weights
     config: ModelConfig
@@ -86,18 +88,14 @@ class Network(NamedTuple):
 
 
 def rotated(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Return x [B, tokens, dim] with RoPE applied. The pairs are swapped and added, because `torch.stack` compiles to
-    slow kernels."""
+    """Apply RoPE to x [B, tokens, dim]. Pairs are swapped and added, because `torch.stack` compiles to slow kernels."""
     heads = x.unflatten(-1, (-1, rope[0].shape[-1]))
     other = heads.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     return (heads * rope[0][:, None] + other * rope[1][:, None]).flatten(2)
 
 
 def velocity(network: Network, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor) -> Tensor:
-    """Velocity float32 [B, 16, f, h, w] of x [B, 36, f, h, w], as the engine's model gives it.
-
-    timestep [B]; context [B, n, text_dim], padded with zeros, n < text_len; camera [B, tokens, 1536], the Pluecker map
-    in patches (`camera_map`)."""
+    """Return the velocity float32 [B, 16, f, h, w] of x [B, 36, f, h, w]; timestep [B], camera [B, tokens, 1536]."""
     frames = x.shape[2]
     attends = (((0, frames), ((0, frames),)),)
     return _forward(network, x, timestep[:, None].expand(-1, frames), context[:, None], camera, attends, (1, 0))
@@ -114,9 +112,11 @@ def causal_velocity(
     later: int = 0,
 ) -> Tensor:
     """Return the velocity float32 [B, 16, f, h, w] of each chunk of `noisy` [B, 36, f, h, w] after the chunks of
-    `clean`, of the same shape, as in a rollout of the engine. Both run through the model at once, `clean` at timestep
-    0. `attends`: of `chunks`. `timestep` [B, f]; `context` [B, g, n, text_dim]: prompts, each for a g-th of the frames.
-    `camera` is that of `velocity`. `later`: the latent frames by which the second half is later."""
+    `clean`.
+
+    timestep: [B, f]
+    context: [B, g, n, text_dim], prompts, each for a g-th of the frames
+    later: the latent frames between the halves"""
     times = torch.cat([torch.zeros_like(timestep), timestep], 1)
     x = torch.cat([clean, noisy], 2)
     return _forward(network, x, times, context, camera, attends, (2, later))[:, :, clean.shape[2] :]
@@ -131,7 +131,7 @@ def _forward(
     attends: Attends,
     layout: tuple[int, int],
 ) -> Tensor:
-    """layout: how many copies of the same frames there are, and how many frames later their second half is."""
+    """`layout`: copies of the same frames, and the latent frames between their halves."""
     weights, config, dtype, (project, finish) = network
     frames, height, width = x.shape[2], x.shape[3] // 2, x.shape[4] // 2
     rope = _rope(config, (frames // layout[0], height, width), *layout, x.device)
@@ -151,9 +151,7 @@ def _forward(
 def _rope(
     config: ModelConfig, grid: tuple[int, int, int], copies: int, later: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [tokens, head_dim] of all tokens of so many copies of the frames, a pair's one after another,
-    the first of its sines negative; with `later`, their second half is so many later. Recordings read them, so they are
-    kept."""
+    """Return cosines and sines [tokens, head_dim] for `copies` of the frames. Cached, because CUDA graphs read them."""
     frames, *size = grid
     tables = rope_table(grid, config.head_dim, device)
     if later:
@@ -167,8 +165,7 @@ def _rope(
 
 
 def _cross_attention(weights: Weights, y: Tensor, prompts: tuple[Tensor, Tensor], heads: int, eps: float) -> Tensor:
-    """Return the attention of y [B, frames, n, dim] to the prompts of `finished`. With several prompts the frames are
-    two copies of the same ones, and each prompt is for its part of either."""
+    """Return the attention of y [B, frames, n, dim] to the prompts, each for its part of either copy of the frames."""
     text, bias = prompts
     count = text.shape[1]
     copies = 2 if count > 1 else 1

@@ -1,4 +1,4 @@
-"""Random walks, as people make them with keys and mouse."""
+"""Random walks as people make them with keys and mouse."""
 
 import math
 
@@ -8,24 +8,19 @@ from torch import Generator, Tensor
 from . import paths
 from .paths import STEP, rotations
 
-TURN = 2.0 * math.pi / 180
-"""Radians that a key turns the camera by in a frame."""
-MOST_PITCH, FRAMES_TO_SPEED = 0.6, 3
-"""Radians up and down in a walk; frames from standing to full speed."""
-SMOOTH = 0.2
-"""The share of the walks that are moves of `paths`, one after another."""
+TURN = 2.0 * math.pi / 180  # radians that a key turns the camera by in a frame
+MOST_PITCH, FRAMES_TO_SPEED = 0.6, 3  # radians up and down in a walk; frames from standing to full speed
+SMOOTH = 0.2  # the share of the walks that are moves of `paths`, one after another
 
 
 def random_walks(count: int, generator: Generator, frames: int) -> Tensor:
-    """Camera-to-world float32 [count, frames, 4, 4] in OpenCV axes, the first pose the identity: walks by keys, some
-    of smooth moves. `generator` is a CPU one, so a seed gives the same walks everywhere."""
+    """Return walks, camera-to-world float32 [count, frames, 4, 4] in OpenCV axes; the first pose is the identity."""
     smooth, keyed = paths.random_walks(count, generator, frames), key_walks(count, generator, frames)
     return torch.where(torch.rand(count, 1, 1, 1, generator=generator) < SMOOTH, smooth, keyed)
 
 
 def key_walks(count: int, generator: Generator, frames: int) -> Tensor:
-    """Camera-to-world float32 [count, frames, 4, 4] of people who hold keys for a while, or turn by the mouse. One wish
-    in four takes back the one before it."""
+    """Return walks by held keys or the mouse. One wish in four reverses the previous one."""
     speeds, wish, held = torch.zeros(count, 4), torch.zeros(count, 4), torch.zeros(count)
     left, angles = torch.zeros(count), torch.zeros(count, 2)
     place, poses = torch.zeros(count, 3), [torch.eye(4).repeat(count, 1, 1)]
@@ -55,8 +50,7 @@ def key_walks(count: int, generator: Generator, frames: int) -> Tensor:
 
 
 def _wishes(pitch: Tensor, generator: Generator) -> Tensor:
-    """Return forward, right, yaw and pitch [n, 4] of a frame, the keys that are held next. A camera that looks up or
-    down often levels."""
+    """Return forward, right, yaw and pitch [n, 4] of a frame. A camera that looks up or down often levels."""
 
     def chance(*shares: float) -> Tensor:
         bounds = torch.tensor(shares).cumsum(0)
@@ -72,7 +66,6 @@ def _wishes(pitch: Tensor, generator: Generator) -> Tensor:
 
 
 def _pose(place: Tensor, angles: Tensor) -> Tensor:
-    """Poses [n, 4, 4] at places [n, 3] with yaw and pitch [n, 2]."""
     pose, still = torch.eye(4).repeat(len(place), 1, 1), torch.zeros(len(place))
     yaw, pitch = angles.unbind(1)
     pose[:, :3, :3] = rotations(torch.stack([still, yaw, still], 1)) @ rotations(torch.stack([pitch, still, still], 1))

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Make the templates' thumbnails (workflows/*.jpg): frames of videos that the toy makes along the templates' paths.
+"""Make the templates' thumbnails (workflows/*.jpg) from videos of the toy along the templates' paths.
 
-    python tools/workflows/make_thumbnails.py TOY [--only NAME ...]
+python tools/workflows/make_thumbnails.py TOY [--only NAME ...]
 
-TOY is what `lingbot-world toy` wrote. The files are animated WebP: ComfyUI asks for a pack's thumbnails by the ending
-.jpg, and browsers go by the content. A minute of a CPU.
-"""
+TOY is what `lingbot-world toy` wrote. The files are animated WebP: ComfyUI requires the ending .jpg."""
 
 from __future__ import annotations
 
@@ -26,14 +24,11 @@ from PIL import Image
 
 WORKFLOWS = Path(__file__).resolve().parent.parent.parent / "workflows"
 SIZE = 320, 180
-FRAMES, EVERY, MILLISECONDS = 33, 2, 125
-"""Frames of a video; each so manieth is shown, so long."""
-QUALITY, LARGEST = 52, 50_000
-"""The first quality of WebP, and the limit of a file in bytes."""
+FRAMES, EVERY, MILLISECONDS = 33, 2, 125  # frames of a video, the step between shown ones, and their duration
+QUALITY, LARGEST = 52, 50_000  # the first WebP quality, and the largest file in bytes
 
 
 def edited() -> CameraPath:
-    """The path that the main workflow's editor holds."""
     workflow = json.loads((WORKFLOWS / "api" / "camera.json").read_text(encoding="utf-8"))
     inputs = (node["inputs"] for node in workflow.values())
     return path_from_editor(next(each["path"] for each in inputs if "path" in each))
@@ -65,11 +60,10 @@ PICTURES: dict[str, tuple[str, Callable[[], CameraPath] | None]] = {
     "walk": ("snow", named("pan_left")),
     "walk_toy": ("yellow", None),
 }
-"""By workflow: the start image, one of the toy's example, and the path; None for the example's own path."""
+"""By workflow: the start image in the toy's example, and the path; None for the example's path."""
 
 
 def video(walker: Walker, toy: Path, name: str, make: Callable[[], CameraPath] | None) -> list[Image.Image]:
-    """Frames of a video from a picture along a path, which is as fast as the toy knows."""
     path = CameraPath(*load_poses(toy / "example")) if make is None else make()
     poses = torch.tensor(path.at(np.linspace(0, min(len(path), 81) - 1, FRAMES)).c2w)[None].float()
     longest = (poses[:, 4::4, :3, 3] - poses[:, :-4:4, :3, 3]).norm(dim=-1).max()
@@ -82,7 +76,6 @@ def video(walker: Walker, toy: Path, name: str, make: Callable[[], CameraPath] |
 
 
 def save(frames: list[Image.Image], file: Path) -> None:
-    """Write an animation of at most LARGEST bytes."""
     for quality in range(QUALITY, 0, -14):
         options = {"quality": quality, "duration": MILLISECONDS, "loop": 0, "method": 4}
         frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], **options)

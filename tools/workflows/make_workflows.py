@@ -3,8 +3,7 @@
 
     python tools/workflows/make_workflows.py --server http://127.0.0.1:8188
 
-A running ComfyUI with this pack says what the nodes' inputs and outputs are. Change a graph here, not in the JSON.
-"""
+A running ComfyUI with this pack lists the nodes' inputs and outputs. Change a graph here, not in the JSON."""
 
 from __future__ import annotations
 

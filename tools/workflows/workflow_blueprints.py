@@ -1,4 +1,4 @@
-"""The base pipeline as one node, for ComfyUI's node library (subgraphs/) and for the simple workflow."""
+"""The base pipeline as one node, for ComfyUI's node library (subgraphs/) and for workflows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ FILES = (
     ("LingBotWorldTextEncode", ("text_encoder",)),
     ("LingBotWorldLoadVAE", ("vae_name",)),
 )
-"""Fields that come last: who has the files under their usual names leaves them alone."""
+"""Fields that come last, because their defaults are usual."""
 
 
 def along_a_path(server: Server) -> Subgraph:
-    """The camera path comes in from a camera node."""
     parts = Parts(server, "image_to_video_path", "", first=INSIDE)
     path = {"cameras.camera0": Inlet("camera"), "frames": 0}
     inlets = {"start image": "IMAGE", "camera": "LINGBOT_CAMERA"}
@@ -27,7 +26,6 @@ def along_a_path(server: Server) -> Subgraph:
 
 
 def everything_else(parts: Parts, image: Output, path: Node) -> Graph:
-    """Add the base pipeline as one node, and Save Video, to a graph with a start image and a camera path."""
     with parts.graph.group("Everything else", 3, BLUE):
         pipeline = along_a_path(parts.graph.server)
         whole = pipeline.node(parts.graph, **{"start image": image, "camera": path["camera"]})
@@ -36,7 +34,6 @@ def everything_else(parts: Parts, image: Output, path: Node) -> Graph:
 
 
 def with_a_move(server: Server) -> Subgraph:
-    """The camera path is a move that is chosen by its name on the node."""
     parts = Parts(server, "image_to_video_move", "", first=INSIDE)
     text = "A start image, a prompt and a camera move by its name become a video: LingBot-World's base model in one "
     text += "node."
@@ -49,7 +46,6 @@ def with_a_move(server: Server) -> Subgraph:
 def _pipeline(
     parts: Parts, camera: str, values: dict, by: str, text: str, inlets: dict[str, str], of_camera: tuple[str, ...]
 ) -> Subgraph:
-    """The same nodes as those of the main workflow, with a camera node of this kind."""
     with parts.graph.group("Start image", 0, BLUE):
         image = parts.prepare(Inlet("start image"))
     with parts.graph.group("Camera path", 1, VIOLET):
@@ -122,7 +118,7 @@ Keyframes*.
 
 
 def _view(parts: Parts, title: str, position: dict[str, float]) -> Node:
-    """A view of core's 3D node: its API form holds it in a field, the canvas in a property."""
+    """A core 3D view: the API has its camera in a field, the canvas in a property."""
     state = {"position": position, "target": LOOK_AT, "zoom": 1, "cameraType": "perspective"}
     config = {"Camera Config": {"cameraType": "perspective", "fov": LENS, "state": state}}
     seen = {"camera_info": {**state, "fov": LENS}, "model_3d_info": []}

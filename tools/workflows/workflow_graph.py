@@ -1,14 +1,6 @@
-"""Describe a ComfyUI graph in Python; write it as the canvas saves it and as the queue takes it.
+"""Describe a ComfyUI graph in Python; write it as the canvas saves it (`ui`) and as the queue takes it (`api`).
 
-    graph = Graph(Server(object_info, {"comfy-core": "0.33.0"}), "example")
-    with graph.group("Models", column=0):
-        vae = graph.add("VAELoader", vae_name="toy/Wan2.1_VAE.pth")
-        decoded = graph.add("VAEDecode", samples=latent["LATENT"], vae=vae["VAE"])
-    graph.ui(), graph.api()
-
-Names of inputs and outputs, the order of widgets and their defaults come from a server's /object_info. Nodes are
-stacked inside groups, groups inside columns.
-"""
+Names and defaults come from a server's /object_info. Nodes are stacked in groups, groups in columns."""
 
 from __future__ import annotations
 
@@ -27,10 +19,8 @@ COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 50, 16, 26, 14, 40
 
 
 class Graph:
-    """Nodes, links and groups of one workflow."""
-
     def __init__(self, server: Server, name: str, first: int = 1):
-        """Begin a graph with ids from `first` on. The canvas requires ids in a subgraph that no outer node has."""
+        """`first`: the first node id. Ids in a subgraph must differ from the outer nodes' ids."""
         self.server, self.info, self.name = server, server.nodes, name
         self.nodes: list[Node] = []
         self.groups: list[Group] = []
@@ -39,7 +29,7 @@ class Graph:
 
     @contextmanager
     def group(self, title: str, column: int, color: str = "#3f789e", top: bool = False) -> Iterator[None]:
-        """Stack the nodes added inside under this title, below the other groups of the column, or above with `top`."""
+        """Stack the nodes added inside under this title, below the column's other groups, or above with `top`."""
         self.begun = Group(title, column, color)
         self.groups.insert(0 if top else len(self.groups), self.begun)
         yield
@@ -56,9 +46,8 @@ class Graph:
         room: int = 0,
         **inputs,
     ) -> Node:
-        """Add a node; widgets that are not named keep their default. Dotted names: `**{"format.codec": "h264"}`.
-
-        `collapsed` shows its title alone; `room` pixels below it stay free."""
+        """Add a node; other widgets keep their default. Dotted names: `**{"format.codec": "h264"}`. `room`: free pixels
+        below."""
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")
         info = self.info[kind]
@@ -75,13 +64,12 @@ class Graph:
         return self.place(node)
 
     def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:
-        """A Markdown note; it lives on the canvas only."""
         node = Node(self.first + len(self.nodes), "MarkdownNote", title, width, {"text": text}, {}, {}, [], [])
         node.extra_height, node.color = height, "#432"
         return self.place(node)
 
     def place(self, node: Node) -> Node:
-        """Put a node under the nodes of the group that was begun last."""
+        """Put a node below the nodes of the last group."""
         self.nodes.append(node)
         self.begun.nodes.append(node)
         return node
@@ -105,7 +93,7 @@ class Graph:
             x += width + 2 * GROUP_PAD + COLUMN_GAP
 
     def api(self) -> dict:
-        """The API ("prompt") form."""
+        """Return the API ("prompt") form."""
         prompt = {}
         for node in self.nodes:
             if node.subgraph:
@@ -115,8 +103,7 @@ class Graph:
         return prompt
 
     def api_node(self, node: Node, outside: dict[str, object], prefix: str = "") -> dict:
-        """Return a node in the API format. `outside`: the values at the inlets; ids of this graph's nodes get a
-        prefix."""
+        """Return a node in the API form. `outside`: values at the inlets; `prefix`: of ids in this graph."""
         inputs: dict[str, object] = {}
         for name, value in node.inputs.items():
             value = outside.get(value.name) if isinstance(value, Inlet) else value
@@ -126,7 +113,7 @@ class Graph:
         return {"class_type": node.kind, "inputs": inputs, "_meta": {"title": title}}
 
     def ui(self) -> dict:
-        """The canvas's own form (schema version 0.4)."""
+        """Return the canvas's form (schema version 0.4)."""
         self._lay_out()
         links: list[list] = []
         nodes = [self._ui_node(node, links) for node in self.nodes]
@@ -161,7 +148,7 @@ class Graph:
         }
 
     def _shown(self, kind: str, name: str) -> str:
-        """Return the label of a socket; for a member of a list, `cameras.camera0`, the last part of its name."""
+        """Return a socket's label; for a member of a list, such as `cameras.camera0`, the last part of its name."""
         inputs = self.info[kind]["input"] if kind in self.info else {}  # a subgraph names its sockets itself
         spec = {**inputs.get("required", {}), **inputs.get("optional", {})}.get(name, ())
         return dict(*spec[1:]).get("display_name") or name.rpartition(".")[2]
@@ -202,13 +189,12 @@ class Graph:
 
 
 def _slot(name: str, kind: str, shown: str) -> dict:
-    """A socket, labelled where it shows something else than its name."""
     slot = {"name": name, "type": kind, "link": None}
     return slot if shown == name else {"label": shown, **slot}
 
 
 def identity(name: str) -> str:
-    """The id of a graph, the same whenever it is written."""
+    """Return a graph's id, the same at each writing."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"lingbot-world/{name}"))
 
 

@@ -1,4 +1,4 @@
-"""The inputs of a node by /object_info: its widgets with their first values, and its sockets."""
+"""The widgets and sockets of a node, from /object_info."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ PLAIN_DEFAULTS = {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False}
 
 
 def split(inputs: dict, chosen: dict, prefix: str = "") -> tuple[dict[str, tuple], dict[str, str]]:
-    """Return the widgets (name to spec) and the sockets (name to type) of a node in order, with the members of
-    lists."""
+    """Return widgets (name to spec) and sockets (name to type) in order, with the members of lists."""
     widgets, sockets = {}, {}
     for section in ("required", "optional"):
         for name, raw in inputs.get(section, {}).items():
@@ -20,7 +19,6 @@ def split(inputs: dict, chosen: dict, prefix: str = "") -> tuple[dict[str, tuple
 
 
 def _unfold(name: str, spec: tuple, chosen: dict) -> tuple[dict[str, tuple], dict[str, str]]:
-    """An input by itself; with the inputs of its chosen option, or the sockets that its list has grown."""
     kind, options = spec
     if kind == "COMFY_AUTOGROW_V3":
         return {}, _grown(name, options["template"], chosen)
@@ -35,8 +33,7 @@ def _unfold(name: str, spec: tuple, chosen: dict) -> tuple[dict[str, tuple], dic
 
 
 def _grown(name: str, template: dict, chosen: dict) -> dict[str, str]:
-    """The sockets that the canvas shows for a list that grows, `cameras.camera0` or `values.a` and on: the used ones, a
-    free one."""
+    """Return the sockets of a growing list as the canvas shows it: the used ones and a free one."""
     numbered = (f"{template.get('prefix')}{index}" for index in range(template.get("max", 0)))
     names = [f"{name}.{each}" for each in template.get("names") or numbered]
     used = sum(each in chosen for each in names)
@@ -50,12 +47,12 @@ def _is_widget(spec: tuple) -> bool:
 
 
 def is_text(spec: tuple) -> bool:
-    """Whether this widget is a field of several lines."""
+    """Whether this widget has several lines."""
     return spec[0] == "STRING" and bool(spec[1].get("multiline"))
 
 
 def kind_of(spec: tuple) -> str:
-    """The type that the canvas gives a widget's slot."""
+    """Return the canvas's type of a widget's slot."""
     return "COMBO" if isinstance(spec[0], list) else spec[0]
 
 

@@ -1,4 +1,4 @@
-"""The parts of a laid-out graph: the server that knows the node classes, nodes, outputs, groups."""
+"""The parts of a laid-out graph: server, nodes, outputs, groups."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ IMAGE_HEIGHT = PREVIEW_HEIGHT + 27  # of Load Image, in which front-end 1.58 dra
 
 @dataclass(frozen=True)
 class Server:
-    """The node classes of a ComfyUI: its /object_info, and the version of each pack in the registry. A node is saved
-    with its pack, so that ComfyUI can install a missing pack."""
+    """A ComfyUI's node classes by /object_info, and the registry version of each pack, which is saved with its
+    nodes."""
 
     nodes: dict[str, dict]
     versions: dict[str, str]
@@ -40,7 +40,7 @@ class Output:
     type: str
 
     def link(self, prefix: str = "") -> list:
-        """Return the link in the API format; an output of a subgraph belongs to a node inside it."""
+        """Return the link in the API form; an output of a subgraph belongs to a node inside it."""
         if self.node.subgraph:
             return self.node.subgraph.outlets[self.slot][1].link(f"{self.node.id}:")
         return [f"{prefix}{self.node.id}", self.slot]
@@ -48,14 +48,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Inlet:
-    """A socket of the subgraph that a graph becomes; links to the subgraph end here."""
+    """A socket of the subgraph that this graph becomes."""
 
     name: str
 
 
 @dataclass
 class Node:
-    """A node of a graph. One that is `muted` is not queued with the others; `properties` are saved for its widgets."""
+    """A node of a graph; `properties` are saved for its widgets."""
 
     id: int
     kind: str
@@ -76,7 +76,7 @@ class Node:
     properties: dict = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Output:
-        """The output of this name or, failing that, of this type; the first one counts."""
+        """Return the first output of this name or type."""
         for slot, (label, kind) in enumerate(self.outputs):
             if name in (label, kind):
                 return Output(self, slot, kind)
@@ -91,8 +91,7 @@ class Node:
 
     @property
     def below(self) -> int:
-        """The pixels below a node that stay free, for additions of Nodes 2.0 and for images that appear during a
-        run."""
+        """The free pixels below a node, for Nodes 2.0 and for images that appear during a run."""
         return self.room + (0 if self.collapsed else self.footer)
 
     @property
@@ -101,13 +100,12 @@ class Node:
 
     @property
     def footer(self) -> int:
-        """Pixels that Nodes 2.0 needs below: the pack's name, a button where there are advanced inputs, and another
-        where a model file is missing."""
+        """Pixels below in Nodes 2.0: the pack's name, and buttons for advanced inputs and for a missing model file."""
         advanced = any(options.get("advanced") for _, options in self.widgets.values())
         return BADGE_HEIGHT * ("LingBot" in self.kind) + BUTTON_HEIGHT * (advanced + bool(self.models))
 
     def widget_values(self) -> list:
-        """Values in the canvas's order, with the extra widgets that it adds to seeds and uploads."""
+        """Return values in the canvas's order, with its extra widgets for seeds and uploads."""
         values = []
         for name, (kind, options) in self.widgets.items():
             value = self.inputs[name]

@@ -1,4 +1,4 @@
-"""The pieces that the shipped workflows share: where the models come from, and groups of nodes for the canvas."""
+"""Parts of the shipped workflows: models' addresses, and groups of nodes."""
 
 from __future__ import annotations
 
@@ -48,21 +48,20 @@ LINE = 20  # what Prepare Image's line takes beyond the fields that it hides
 
 
 def large(note: str) -> str:
-    """A note with each paragraph as a heading of the third level: ordinary text is too small in a view of the whole
-    graph, and a command stays on one line."""
+    """Make each paragraph a heading of the third level: ordinary text is too small in a view of the whole graph."""
     title, *paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\d\. )", note.strip()))
     return "\n\n".join([title, *(f"### {paragraph}" for paragraph in paragraphs)]) + "\n"
 
 
 def note_height(text: str, width: int) -> int:
-    """Pixels of a note's text in the Nodes 2.0 of front-end 1.49, which needs the most of all renderers."""
+    """Return the pixels of a note's text in the Nodes 2.0 of front-end 1.49, the tallest of all renderers."""
     shown = re.sub(r"\]\([^)]*\)|[*\[#]", "", text)
     lines = [textwrap.wrap(paragraph.strip(), int((width - 28) / LETTER)) for paragraph in shown.split("\n\n")]
     return round(NOTE_EDGE + sum(HEADING_GAP + HEADING_LINE * len(wrapped) for wrapped in lines))
 
 
 def flight() -> str:
-    """An editor state, as the editor itself writes it: forward, a turn to the right, and back to the left, higher."""
+    """Return an editor's state: forward, a turn to the right, and back to the left, higher."""
     stations = [(0, 0, 0, 0, 0), (24, 0.1, 0, 0.9, 12), (48, 0.6, -0.2, 1.6, 24), (80, 0.5, -0.5, 2.8, -10)]
     keyframes = []
     for frame, x, y, z, yaw_deg in stations:
@@ -74,7 +73,7 @@ def flight() -> str:
 
 
 class Parts:
-    """The pieces that the workflows share, each in its usual column: inputs, camera, models and prompt, result."""
+    """Groups of nodes, each in its usual column."""
 
     def __init__(
         self, server: Server, name: str, note: str, package: str = PACKAGE, note_width: int = 360, first: int = 1
@@ -89,11 +88,11 @@ class Parts:
                 self.graph.note(text, title="Read me", width=note_width, height=note_height(text, note_width))
 
     def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
-        """Return the entry of a file for the missing-model dialog. The toy package is made and not downloaded."""
+        """Return a file's entry for the missing-model dialog, none for the toy."""
         return [] if self.package == "toy" else [{"name": name, "url": f"{base}/{path}", "directory": directory}]
 
     def experts(self) -> dict:
-        """The two files by name, as the missing-model dialog looks at nothing else; the toy as a package."""
+        """Return the experts' files, which the missing-model dialog needs; the toy as a package."""
         if self.package == "toy":
             return {"package": "toy"}
         names = [f"{self.package}/{path}" for path in EXPERTS]
@@ -102,7 +101,7 @@ class Parts:
         return {"package": NO_PACKAGE, **chosen, "models": offers}
 
     def models(self, column: int | None = None, vae_column: int | None = None) -> tuple[Output, Output, Output]:
-        """High-noise expert, low-noise expert, VAE; the experts, and the VAE, in other columns, if these are named."""
+        """Add both experts and the VAE, in other columns if named."""
         title, place = ("Models", self.column) if column is None else ("Experts", column)
         with self.graph.group(title, place, RED):
             experts = self.graph.add("LingBotWorldLoadExperts", **self.experts())
@@ -114,24 +113,21 @@ class Parts:
         return experts["high noise"], experts["low noise"], vae
 
     def causal_model(self, name: str) -> Output:
-        """LingBot-World Fast or 2.0."""
         with self.graph.group("Models", self.column, RED):
             return self.graph.add("LingBotWorldLoadCausal", model_name=name)["MODEL"]
 
     def vae(self, collapsed: bool = False) -> Output:
-        """The VAE, in the group that was begun last."""
         vae = f"{self.package}/{VAE}"
         values = {"vae_name": vae, "models": self.offer(vae, VAE), "collapsed": collapsed}
         return self.graph.add("LingBotWorldLoadVAE", **values)["VAE"]
 
     def text(self, column: int | None = None, extra_height: int = 0, **prompts: str) -> tuple[Output, Output]:
-        """Positive, negative; the encoder streams and is gone afterwards."""
+        """Add a group with the streaming text encoder. Return positive and negative."""
         with self.graph.group("Prompt", self.column if column is None else column, BLUE):
             node = self.text_node(extra_height, **prompts)
         return node["positive"], node["negative"]
 
     def text_node(self, extra_height: int = 0, **prompts: str) -> Node:
-        """LingBot-World Text Encode, in the group that was begun last."""
         encoder, values = f"{self.package}/{T5}", {"prompt": PROMPT, **prompts}
         return self.graph.add(
             "LingBotWorldTextEncode",
@@ -142,23 +138,22 @@ class Parts:
         )
 
     def rollout(self, model: Output, text: Output, vae: Output, path: Node, **values) -> Node:
-        """LingBot-World Rollout along a path, in the group that was begun last."""
         given = {"model": model, "positive": text, "vae": vae, "camera": path["camera"], "frames": path["frames"]}
         return self.graph.add("LingBotWorldRollout", **{"extra_height": PREVIEW_HEIGHT, **given, **values})
 
     def core_clip(self) -> Output:
-        """Core's loader, with the umt5 file that Wan users own."""
+        """Add core's loader of Wan's umt5 file."""
         offer = self.offer(UMT5, UMT5, "text_encoders", UMT5_FOLDER)
         return self.graph.add("CLIPLoader", clip_name=UMT5, type="wan", models=offer)["CLIP"]
 
     def own_clip(self) -> Output:
-        """The package's own file, kept as a CLIP."""
+        """Add the loader of the package's text encoder."""
         encoder = f"{self.package}/{T5}"
         offer = self.offer(encoder, T5)
         return self.graph.add("LingBotWorldLoadTextEncoder", text_encoder=encoder, models=offer)["CLIP"]
 
     def clip_text(self, load: Callable[[], Output]) -> tuple[Output, Output]:
-        """Positive, negative from core's text nodes, over the CLIP that `load` adds."""
+        """Return positive and negative from core's text nodes, over the CLIP that `load` adds."""
         with self.graph.group("Prompt", self.column, BLUE):
             clip = load()
             positive = self.graph.add("CLIPTextEncode", title="Positive prompt", clip=clip, text=PROMPT)
@@ -167,12 +162,11 @@ class Parts:
         return positive["CONDITIONING"], negative["CONDITIONING"]
 
     def load_image(self, column: int = 0, **look) -> Output:
-        """Load Image in a group of its own."""
         with self.graph.group("Start image", column, BLUE):
             return self.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT, **look)["IMAGE"]
 
     def image(self, apart: bool = False, **size) -> Node:
-        """The prepared start image with its width and height; `apart`: with the size in the next column."""
+        """Add the prepared start image, with `apart` in the next column."""
         loaded = self.load_image()
         if not apart:
             return self.prepare(loaded, **size)
@@ -180,11 +174,10 @@ class Parts:
             return self.prepare(loaded, **size)
 
     def prepare(self, image: Output | Inlet, **size) -> Node:
-        """Prepare Image, in the group that was begun last."""
         return self.graph.add("LingBotWorldPrepareImage", image=image, extra_height=LINE, **size)
 
     def camera(self, kind: str, preview: bool = True, **values) -> Node:
-        """A path, and the drawing of the camera that the model receives."""
+        """Add a path and its drawing."""
         with self.graph.group("Camera path", 1, VIOLET):
             path = self.graph.add(kind, **values)
             if preview:
@@ -192,7 +185,6 @@ class Parts:
             return path
 
     def editor(self, image: Output, path: str) -> Node:
-        """The path drawn on the canvas."""
         look = {"preview": False, "box_width": 460, "extra_height": EDITOR_HEIGHT}
         return self.camera("LingBotWorldCameraEditor", path=path, image=image, **look)
 
@@ -202,9 +194,8 @@ class Parts:
         self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
 
     def conditioned(self, text: tuple[Output, Output], image: Node, vae: Output, path: Node | None, **more) -> Node:
-        """WanImageToVideo with the path on top: the conditioning, and a latent of the path's length. Both nodes are
-        collapsed, because all their inputs are wired, and at the column's top, because Nodes 2.0 counts them as open
-        when it chooses the zoom of a template."""
+        """Add WanImageToVideo with the path, at the column's top: Nodes 2.0 counts both as open when it chooses a
+        template's zoom."""
         kind = "WanFirstLastFrameToVideo" if "end_image" in more else "WanImageToVideo"
         pair = {"positive": text[0], "negative": text[1], "vae": vae, "start_image": image["image"]}
         size = {"width": image["width"], "height": image["height"], "length": path["frames"] if path else 81}
@@ -230,9 +221,7 @@ class Parts:
         return node["LATENT"]
 
     def save(self, latent: Output, vae: Output, aside: int = 0) -> None:
-        """Decodes and saves; room for the video, which appears below its node's fields.
-
-        `aside` columns to the right of the sampler."""
+        """Decode and save, `aside` columns right of the sampler."""
         with self.graph.group("Video", self.column + 1 + aside, GREY):
             self.video_file(self.graph.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"])
 
@@ -241,17 +230,15 @@ class Parts:
             self.video_file(images)
 
     def video_file(self, images: Output, fps: float = FPS) -> None:
-        """Create Video and Save Video, in the group that was begun last."""
         video = self.graph.add("CreateVideo", collapsed=True, images=images, fps=fps)["VIDEO"]
         self.save_video(video)
 
     def save_video(self, video: Output) -> None:
-        """Save Video, in the group that was begun last."""
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
         self.graph.add("SaveVideo", video=video, room=PREVIEW_HEIGHT, **prefix)  # front-ends give it its least height
 
     def film(self, camera: Node | None, image: Node, prompt: str = PROMPT, **sampling) -> Graph:
-        """Everything around an image and a camera path, or without one."""
+        """Add everything around an image and a camera path, if any."""
         high, low, vae = self.models()
         conditioning = self.conditioned(self.text(prompt=prompt), image, vae, camera)
         self.save(self.sample((high, low), conditioning, **sampling), vae)

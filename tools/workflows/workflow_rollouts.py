@@ -123,7 +123,6 @@ After two seconds, or at **Stop**, the toy's base model renders your path.
 
 
 def _begin(parts: Parts) -> Node:
-    """The prepared start image: the toy's, next to the button that makes it, or a file's."""
     loads = parts.package != "toy"
     with parts.graph.group("Start image", int(loads), BLUE):
         if loads:
@@ -134,7 +133,7 @@ def _begin(parts: Parts) -> Node:
 
 
 def _walked(parts: Parts, causal: str, prompt: str = PROMPT, **live) -> Graph:
-    """Live on a causal model, and the base model along the way walked. A toy's base model makes few steps, unguided."""
+    """Live on a causal model, then the base model along that path. The toy makes few steps, unguided."""
     image = _begin(parts)
     with parts.graph.group("If nobody walks", 1, VIOLET, top=True):
         preset = {"preset": "dolly_in" if parts.package == "toy" else "arc_left", "frames": live["frames"]}
@@ -170,7 +169,6 @@ def _one_shot(
     model_name: str = FAST,
     **length: int,
 ) -> Graph:
-    """An image, a preset move and one Rollout, with the model that `patch` returns."""
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preset=move, **length)
     model, vae = parts.causal_model(model_name), parts.vae()

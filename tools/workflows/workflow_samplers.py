@@ -6,8 +6,7 @@ from workflow_graph import Graph
 from workflow_nodes import Node, Output, Server
 from workflow_parts import DOWNLOAD, GREEN, HF, PACKAGE, RED, RUN, SAMPLER_ROOM, UMT5, Parts
 
-HAND_OVER = "ceil(a * 0.219)"
-"""Return the number of steps, of `a`, for the high-noise expert: at shift 5 sigma is 0.947 after 0.219 of the steps."""
+HAND_OVER = "ceil(a * 0.219)"  # the high-noise expert's steps of `a`: at shift 5 sigma is 0.947 after 0.219 of them
 
 
 def core_nodes(server: Server) -> Graph:

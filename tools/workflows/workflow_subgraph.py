@@ -1,7 +1,6 @@
-"""Subgraphs: a graph as one node on the canvas, with some fields of the inner nodes.
+"""Subgraphs: a graph as one node, with some fields of the inner nodes.
 
-ComfyUI lists the files of a pack's `subgraphs/` in its node library ("blueprints"). A workflow stores the same
-definition next to its own nodes."""
+ComfyUI lists those of `subgraphs/` in its node library ("blueprints"); a workflow stores the same definition."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ LINK = "id", "origin_id", "origin_slot", "target_id", "target_slot", "type"
 
 @dataclass(frozen=True)
 class Field:
-    """A widget of an inner node that the outer node shows, under its own name."""
+    """A widget of an inner node that the outer node shows."""
 
     node: Node
     widget: str
@@ -30,7 +29,7 @@ class Field:
 
 @dataclass
 class Subgraph:
-    """A graph as one node: the names and types of its inlets, its fields, and its outputs with their names."""
+    """A graph as one node. `inlets`: names and types."""
 
     graph: Graph
     name: str
@@ -40,7 +39,7 @@ class Subgraph:
     outlets: list[tuple[str, Output]]
 
     def node(self, graph: Graph, width: int = 400, **inputs: Output) -> Node:
-        """This subgraph as a node of another graph, in the group that was begun last."""
+        """Add this subgraph as a node of another graph, in its last group."""
         widgets = {field.widget: field.spec for field in self.fields}
         values = {field.widget: field.node.inputs[field.widget] for field in self.fields}
         outputs = [(name, output.type) for name, output in self.outlets]
@@ -50,23 +49,22 @@ class Subgraph:
         return graph.place(made)
 
     def shown(self) -> list[list[str]]:
-        """Which inner widgets the outer node shows, in order."""
         return [[str(field.node.id), field.widget] for field in self.fields]
 
     def api(self, outer: Node) -> dict:
-        """The inner nodes in the API form, as the canvas sends them: with the outer node's id before theirs."""
+        """Return the inner nodes in the API form, with ids "outer:inner"."""
         prefix = f"{outer.id}:"
         return {f"{prefix}{node.id}": self.graph.api_node(node, outer.inputs, prefix) for node in self.graph.nodes}
 
     def blueprint(self) -> dict:
-        """The file for `subgraphs/`: this node alone on a canvas."""
+        """Return the file for `subgraphs/`: this node alone on a canvas."""
         alone = Graph(self.graph.server, f"{self.graph.name}/blueprint")
         with alone.group("", 0):
             self.node(alone)
         return alone.ui() | {"groups": [], "extra": {}}
 
     def definition(self) -> dict:
-        """The subgraph as the canvas saves it (version 1 of its own schema)."""
+        """Return the subgraph as the canvas saves it (version 1 of its schema)."""
         drawn = self.graph.ui()
         links = [dict(zip(LINK, link, strict=True)) for link in drawn["links"]]
         left, right = self._ends(drawn)
@@ -93,12 +91,10 @@ class Subgraph:
         }
 
     def _ends(self, drawn: dict) -> tuple[int, int]:
-        """Return the left edges of the two end nodes, outside of all groups."""
         boxes = [group["bounding"] for group in drawn["groups"]]
         return min(x for x, *_ in boxes) - END_GAP - END_WIDTH, max(x + w for x, _, w, _ in boxes) + END_GAP
 
     def _inputs(self, drawn: dict, links: list[dict], left: int) -> list[dict]:
-        """The outer node's sockets and fields, with a link to each inner input that takes one."""
         entries = [(name, kind, self._takers(name)) for name, kind in self.inlets.items()]
         entries += [(field.widget, kind_of(field.spec), [(field.node, field.widget)]) for field in self.fields]
         made = []

@@ -1,4 +1,4 @@
-"""The routes of the wires of a laid-out graph: through the gaps between columns and groups, with ComfyUI's reroutes."""
+"""The routes of wires through the gaps between columns and groups, by ComfyUI's reroutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BELOW = 34  # pixels of a lane below the groups that it passes
 
 @dataclass
 class Wires:
-    """Reroutes of a graph's links, as schema 0.4 keeps them in `extra`."""
+    """Reroutes of a graph's links, as schema 0.4 has them in `extra`."""
 
     groups: list[Group]
     gap: int
@@ -51,7 +51,8 @@ class Wires:
         return [(out, _level(source)), *between, (into, _level(target))]
 
     def _lane(self, start: Group, end: Group, aside: int) -> int | None:
-        """Height at which a wire passes groups: above its own where it stays in a column, else below all on its way."""
+        """Return the height at which a wire passes groups: above its own in the same column, else below all on its
+        way."""
         if start.column == end.column:
             return end.box[1] - 12
         passed = [group for group in self.groups if start.column < group.column < end.column]
@@ -62,5 +63,4 @@ class Wires:
 
 
 def _level(node: Node) -> int:
-    """About the height of a node's sockets."""
     return node.position[1] + (-15 if node.collapsed else 40)
