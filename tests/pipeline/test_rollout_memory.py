@@ -218,14 +218,14 @@ def alone(together=ONE_PROCESS):
 
 
 @pytest.mark.parametrize(
-    ("free", "kept", "image_too"),
+    ("free", "kept", "both_fit"),
     [(80, True, True), (23.5, True, True), (16, True, False), (14, False, False), (7.5, False, False)],
 )
-def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, image_too, full_size):
+def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, both_fit, full_size):
     planner = RolloutPlanner(work_of(), FULL_SIZE, DecoderSettings(96), MemoryWishes(), CUDA)
     room = Free(int(free * 1e9), int(64e9))
     memory, both = preparation._plan_parallel(full_size, planner, room, alone())
-    assert ((memory is not None), both) == (kept, image_too)
+    assert ((memory is not None), both) == (kept, both_fit)
     shared = alone(ParallelGroups(weights=object()))
     assert preparation._plan_parallel(full_size, planner, room, shared) == (None, False)
 

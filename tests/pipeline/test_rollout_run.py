@@ -30,8 +30,8 @@ def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
     assert [stage.name for stage in result.stages] == ["text", "VAE encode", "load causal model", "chunks"]
 
 
-@pytest.mark.parametrize(("image_too", "order"), [(True, ["text", "VAE encode"]), (False, ["VAE encode", "text"])])
-def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_path, monkeypatch, image_too, order):
+@pytest.mark.parametrize(("both_fit", "order"), [(True, ["text", "VAE encode"]), (False, ["VAE encode", "text"])])
+def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_path, monkeypatch, both_fit, order):
     """On a GPU with room for all of it, or for all but the image beside the text; here such a GPU's answer is given."""
     run(make_plan(causal()))
     want, encode = frames_of(tmp_path / "video"), run_module.encode_prompts
@@ -52,7 +52,7 @@ def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_p
 
     for room, name in made.items():
         monkeypatch.setattr(room, name, told(getattr(room, name), ended[name]))
-    monkeypatch.setattr(preparation, "_plan_together", lambda *_: (RolloutMemory(), image_too))
+    monkeypatch.setattr(preparation, "_plan_parallel", lambda *_: (RolloutMemory(), both_fit))
     monkeypatch.setattr(run_module, "encode_prompts", encode_prompts)
     result = run(make_plan(causal(output=tmp_path / "again" / "*.png")))
     assert [stage.name for stage in result.stages] == [*order, "load causal model", "chunks"]
