@@ -174,7 +174,7 @@ def place_model(config: ModelConfig, weight: float, setting: Setting, memory: fl
     bytes of a stored weight."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
-    host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
+    host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(int8=True)
     for where, place, resident in (
         ("all on the card", KeyValuePlace(), None),
         ("keys and values in 8 bits", eight_bit, None),

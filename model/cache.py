@@ -9,7 +9,7 @@ from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
 
-MOST_UNREAD_FILLS = 2
+MAX_UNREAD_FILLS = 2
 """A cache is disabled after this many fills without a read of its tensors."""
 
 
@@ -48,7 +48,7 @@ class BlockCache:
     @property
     def given_up(self) -> bool:
         """Whether the cache is disabled and stays empty."""
-        return self._unread_fills >= MOST_UNREAD_FILLS
+        return self._unread_fills >= MAX_UNREAD_FILLS
 
     @property
     def nbytes(self) -> int:
@@ -89,7 +89,7 @@ class BlockCache:
         changed = self._source is not None
         self._forget()
         self._spare = {}
-        self._unread_fills = MOST_UNREAD_FILLS
+        self._unread_fills = MAX_UNREAD_FILLS
         return changed
 
     def get(self, block: int) -> Pair | None:

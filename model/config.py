@@ -19,7 +19,7 @@ _NAMES = {
     "head": "head.head.weight",
 }
 _CONTROL = "patch_embedding_wancamctrl.weight"
-MOST_MISSING = 10
+MAX_LISTED = 10
 """An error message lists at most this many missing blocks."""
 
 
@@ -151,7 +151,7 @@ def _layers(shapes: Mapping[str, Sequence[int]]) -> int:
     found = {int(match[1]) for match in (re.match(r"blocks\.(\d{1,9})\.", name) for name in shapes) if match}
     layers = max(found) + 1
     if len(found) != layers:
-        missing = list(islice((number for number in range(layers) if number not in found), MOST_MISSING))
+        missing = list(islice((number for number in range(layers) if number not in found), MAX_LISTED))
         others = layers - len(found) - len(missing)
         more = f" and {others} others" if others else ""
         raise CheckpointError(f"blocks {missing}{more} missing: the highest block is {layers - 1}")

@@ -25,7 +25,7 @@ from .ops.linear_8bit import suited_arithmetic
 from .ops.pointwise import residual_dtype
 from .parallel import WHOLE_VIDEO, WholeVideo
 
-MOST_TIMES = 128
+MAX_TIMES = 128
 """A cache of time embeddings has at most this many entries. A full cache is emptied before the next entry."""
 
 
@@ -36,7 +36,7 @@ class LingBotWorldModel(nn.Module):
     attention: the self-attention function (see attention/exact.py).
     cross_attention: the function for attention to the prompt; None means `attention`.
     dtype: the dtype of parameters and matrix products; None means torch's default.
-    in_step: True if several processes run the same forwards; no forward is then repeated.
+    in_step: whether other processes run the same forwards; if so, no failed forward is retried.
     """
 
     attention_mode: AttentionMode = "auto"
@@ -153,18 +153,18 @@ class LingBotWorldModel(nn.Module):
         rope = share.rope(cos).to(residual), share.rope(sin).to(residual)
         times = self._times(timestep.to(x.device).expand(len(x)), options)
         given, graphs = ForwardInputs(share.latent(x), times, prompts, embedded, rope, lengths), options.get("graphs")
-        cells = self._cells(given, options) if graphs is None else graphs.run(self._cells, given, options)
+        tokens = self._predict(given, options) if graphs is None else graphs.run(self._predict, given, options)
         frames, height, width = grid
         return rearrange(
-            share.gather(cells), "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2
+            share.gather(tokens), "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2
         )
 
-    def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
+    def _predict(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
         """Return the velocity [B, tokens, 4*16] of this process's tokens. CUDA graphs record this part of a forward."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
-        if self.blocks_alone(options):  # else the options stay the host's own object
+        if self.stream_is_private(options):  # else the options stay the host's own object
             options = {**options, "residuals": rows, "prompt_lengths": given.lengths}
             rows += residuals(x, self._defers_all(x, options))
         for index, block in enumerate(self.blocks):
@@ -174,9 +174,9 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Whether all residual additions are deferred: only if q, k and v are quantized one by one, which saves
-        memory."""
-        return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
+        """Whether the residual additions of all batch elements are deferred. True if all blocks quantize q, k and v one
+        by one, which saves the memory that deferring needs."""
+        return all(cast(Block, block).self_attn.makes_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
         kept, number = options.get("times"), options.get("timestep")
@@ -184,7 +184,7 @@ class LingBotWorldModel(nn.Module):
             return self.embed_time(timestep)
         key = number, len(timestep), options.get("weights")
         if key not in kept:
-            if len(kept) >= MOST_TIMES:  # the weights have moved, so old entries are stale
+            if len(kept) >= MAX_TIMES:  # the weights have moved, so old entries are stale
                 kept.clear()
             kept[key] = self.embed_time(timestep)
         return kept[key]
@@ -213,7 +213,7 @@ class LingBotWorldModel(nn.Module):
         this."""
         return AS_TRAINED
 
-    def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
+    def stream_is_private(self, options: ForwardOptions) -> bool:  # noqa: ARG002
         """Whether no other code reads or changes the residual stream between blocks. A host that patches the stream
         overrides this."""
         return True

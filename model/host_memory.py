@@ -63,16 +63,16 @@ def queued_on(*devices: torch.device) -> Callable[[], None]:
     return wait
 
 
-def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
-    """Zero the tensors and pin their memory until `owner` is garbage-collected. Raise InputError if the system
-    refuses."""
+def zero_and_pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
+    """Zero the CPU tensors, and pin their memory until `owner` is garbage-collected. The unpinning first waits for
+    `device`. Raise InputError if pinning fails."""
     pinned: list[Tensor] = []
     weakref.finalize(owner, _unpin, pinned, device)
     _pin(tensors, pinned, sum(tensor.nbytes for tensor in tensors))
 
 
 class Pinning:
-    """A background thread that applies `pin` to one group of tensors after the other."""
+    """A background thread that applies `zero_and_pin` to groups of tensors, group by group."""
 
     def __init__(self, owner: object, groups: list[list[Tensor]], device: torch.device) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
@@ -85,7 +85,7 @@ class Pinning:
         weakref.finalize(owner, self._close)
 
     def wait(self, group: int) -> None:
-        """Wait until group number `group` is pinned. Raise the error of `pin` if pinning failed."""
+        """Wait until group number `group` is pinned. Raise the error of `zero_and_pin` if pinning failed."""
         self._done[group].result()
 
     def _work(self, groups: list[list[Tensor]], inference: bool) -> None:

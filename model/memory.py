@@ -77,8 +77,8 @@ def camera_cache_bytes(
 
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
-    """Return the bytes of one block's `main_layers` weights, decoded to `dtype`, or to 8 bits with a scale for each
-    row."""
+    """Return the bytes of one block's `main_layers` weights, decoded to `dtype`. With 8-bit `arithmetic`, they are in 8
+    bits with a scale for each row."""
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from ..errors import InputError
 from .config import ModelConfig
 
-Between = Callable[..., None]
-"""A function that calls actions, which start or await an exchange. While CUDA graphs are recorded, the function adds
-the actions to the replay instead."""
+RunActions = Callable[..., None]
+"""A function that calls its arguments, actions that start or await an exchange. While CUDA graphs are recorded, the
+actions become steps of the replay instead."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -59,9 +59,9 @@ class SequenceParallel:
         distributed.all_reduce(flag, distributed.ReduceOp.MIN, group=self.group)
         return bool(flag.item())
 
-    def local(self, config: ModelConfig) -> ModelConfig:
-        """Return the config of this process's KeyValueCache, with its share of the heads. Raise InputError if the heads
-        cannot be shared equally."""
+    def cache_config(self, config: ModelConfig) -> ModelConfig:
+        """Return the config for this process's KeyValueCache, which has only its share of the heads. Raise InputError
+        if the processes cannot share the heads equally."""
         self.check(config)
         return config.shared_by(self.size)
 
@@ -98,12 +98,12 @@ WHOLE_VIDEO = WholeVideo()
 
 @dataclass(frozen=True)
 class TokenShare(WholeVideo):
-    """One process's share of the tokens of a forward.
+    """One process's share of the tokens of a forward, a contiguous range.
 
-    tokens: the number of all tokens.
-    frames: the latent frames that contain tokens of this share.
-    within: this share among the tokens of `frames`.
-    length: the tokens of any share, with padding.
+    tokens: the number of tokens of all processes.
+    frames: a slice of the latent frames that contain this share.
+    within: this share as a slice of the tokens of `frames`.
+    length: the number of tokens of each share, including padding.
     """
 
     parallel: SequenceParallel
@@ -132,23 +132,23 @@ class TokenShare(WholeVideo):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Exchange q, k and v [length, dim] with this process's tokens for q, k and v [tokens, dim / processes] with
-        this process's heads."""
+        """Pass q, k and v of this process's tokens in all heads [length, dim]. Return those of all tokens in this
+        process's heads [tokens, dim / processes]."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
             del share  # frees the memory before the next share is computed
             waits = [exchange.wait for exchange in exchanges] if len(exchanges) == 3 else []
-            self.parallel.exchanges.between(exchanges[-1].start, *waits)
+            self.parallel.exchanges.run_actions(exchanges[-1].start, *waits)
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Exchange attention [tokens, dim / processes] with this process's heads for attention [length, dim] with this
-        process's tokens."""
+        """Pass attention of all tokens in this process's heads [tokens, dim / processes]. Return attention of this
+        process's tokens in all heads [length, dim]."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
-        self.parallel.exchanges.between(exchange.start, exchange.wait)
+        self.parallel.exchanges.run_actions(exchange.start, exchange.wait)
         return exchange.received.transpose(0, 1).flatten(1)
 
 
@@ -170,16 +170,16 @@ class Exchange:
 
 class Exchanges:
     """A factory of exchanges that stay out of recorded CUDA graphs. Pass an exchange's `start` and `wait` to
-    `between`."""
+    `run_actions`."""
 
-    IN_TURNS = 4
-    """The number of exchanges in a block: q, k, v and attention's result. All blocks share the exchanges' static
-    buffers."""
+    PER_BLOCK = 4
+    """The number of exchanges in a block: q, k, v and attention's result. Each of the four has static buffers that all
+    blocks reuse."""
 
-    between: Between
+    run_actions: RunActions
 
     def __init__(self, group: distributed.ProcessGroup) -> None:
-        self._group, self.between = group, _call
+        self._group, self.run_actions = group, _call
         self._memory: dict[tuple, tuple[Tensor, Tensor]] = {}
         self._turn: Iterator[int] | None = None
 
@@ -196,14 +196,14 @@ class Exchanges:
         return Exchange(sent.copy_(parts), received, self._group)
 
     @contextmanager
-    def recorded_by(self, between: Between) -> Iterator[None]:
-        """A context manager for recording a forward without its exchanges. `between` must end the graph, add its
+    def recorded_by(self, run_actions: RunActions) -> Iterator[None]:
+        """A context manager for recording a forward without its exchanges. `run_actions` must end the graph, add its
         arguments to the replay, and start the next graph."""
-        self.between, self._turn = between, cycle(range(self.IN_TURNS))
+        self.run_actions, self._turn = run_actions, cycle(range(self.PER_BLOCK))
         try:
             yield
         finally:
-            self.between, self._turn = _call, None
+            self.run_actions, self._turn = _call, None
 
 
 def _call(*actions: Callable[[], object]) -> None:

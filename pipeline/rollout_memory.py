@@ -162,7 +162,7 @@ def estimate_rollout(
         vae = StageEstimate(vae.name, 0, 0)
     recorded = decoder.recorded and processes == 1
     state = 0 if memory.park_decoder else int(vae.work * (1 if recorded else VAE_STATE / VAE_DECODE))
-    where = "in 8 bits " * (place.eight_bit or place.fp8)
+    where = "in 8 bits " * (place.int8 or place.fp8)
     where += "in host memory" if place.on_host else "on the GPU"
     name = f"chunks, keys and values of {work.held} latent frames {where}"
     return StageEstimate(name, weights + vae.weights, held.device + max(forward + state, vae.work)), held.host

@@ -73,7 +73,7 @@ class RolloutPlanner:
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
         """Yield the storage choices in the order of preference, with keys and values in `places`."""
         wishes = self.wishes
-        places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
+        places, exact_first = list(places), sorted(places, key=attrgetter("int8"))
         if wishes.shard or wishes.residency != "stream":
             whole = 0 if wishes.shard else None
             for place, park in ((place, park) for place in places for park in (False, True)):

@@ -128,7 +128,7 @@ class World:
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
         config, options = model.config, ForwardOptions()
         if sequence_parallel is not None:
-            config, options["sequence_parallel"] = sequence_parallel.local(config), sequence_parallel
+            config, options["sequence_parallel"] = sequence_parallel.cache_config(config), sequence_parallel
         tokens = size[0] * size[1] // 4
         limit = memory.camera_cache_bytes and memory.camera_cache_bytes / (1 + guided)
         memory = replace(memory, camera_cache_bytes=limit)
@@ -153,7 +153,7 @@ class World:
             exact = memory.place.fp8 or self._model.attention_mode != "8bit"
             small = frames_bytes(config.dim, held.frames, chunk * tokens, dtype) <= FRAMES_BYTES
             if small and exact and attends_to_frames(device, dtype, config.head_dim):
-                history.see_all_frames()
+                history.mask_empty_slots()
         return _Lane(number, history, cache, own)
 
     @torch.no_grad()

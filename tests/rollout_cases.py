@@ -65,10 +65,10 @@ PLACES = {
     "device": ON_DEVICE,
     "host": KeyValuePlace(on_host=True),
     "host and device": KeyValuePlace(on_host=True, device_blocks=1),
-    "8bit": KeyValuePlace(eight_bit=True),
-    "host8bit": KeyValuePlace(eight_bit=True, on_host=True),
-    "host8bit and device": KeyValuePlace(eight_bit=True, on_host=True, device_blocks=2),
-    "host8bit but on the device": KeyValuePlace(eight_bit=True, on_host=True, device_blocks=3),
+    "8bit": KeyValuePlace(int8=True),
+    "host8bit": KeyValuePlace(int8=True, on_host=True),
+    "host8bit and device": KeyValuePlace(int8=True, on_host=True, device_blocks=2),
+    "host8bit but on the device": KeyValuePlace(int8=True, on_host=True, device_blocks=3),
 }
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..model.host_memory import pin, upload
+from ..model.host_memory import upload, zero_and_pin
 from ..options import CELL, Progress
 from .network import Decoder
 from .pooled import new_decoder
@@ -123,7 +123,7 @@ class VideoDecoder:
             if len(parked.get(layer, ())) != len(frames)
         }
         if new and self._vae.device.type == "cuda":
-            pin(self, [room for rooms in new.values() for room in rooms], self._vae.device)
+            zero_and_pin(self, [room for rooms in new.values() for room in rooms], self._vae.device)
         parked |= new
         for layer, frames in past.items():
             for room, frame in zip(parked[layer], frames, strict=True):

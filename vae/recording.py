@@ -9,7 +9,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from ..model.graphs.capture import ONE_AT_A_TIME, failure_of, message_of, on_recording_stream
+from ..model.graphs.capture import ONE_AT_A_TIME, failure_of, message_or_raise, on_recording_stream
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
@@ -95,7 +95,7 @@ class Recording:
                     failure = failure_of(lambda: self._fill(decode, latent))
                 finally:
                     graph.capture_end()
-        if message := message_of(failure):
+        if message := message_or_raise(failure):
             raise RuntimeError(message)
         return graph
 

@@ -178,7 +178,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
     host = WorldMemory(KeyValuePlace(on_host=True))
     modes = [
         RolloutMemory(),
-        RolloutMemory(WorldMemory(KeyValuePlace(eight_bit=True))),
+        RolloutMemory(WorldMemory(KeyValuePlace(int8=True))),
         RolloutMemory(host),
         RolloutMemory(host, resident_blocks=0, vae_tiling=True, park_decoder=True),
     ]

@@ -144,7 +144,7 @@ class HostModel(LingBotWorldModel):
         )
         return RopeScale(scales, shifts)
 
-    def blocks_alone(self, options):
+    def stream_is_private(self, options):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):

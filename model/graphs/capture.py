@@ -34,8 +34,8 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def failure_of(record: Callable[[], object]) -> BaseException | None:
-    """Call `record` during a recording. Return its exception, or None. The traceback is removed, because it would keep
-    tensors alive."""
+    """Call `record` and return the exception that it raises, or None. The exception's traceback is removed, because it
+    would keep tensors alive."""
     try:
         record()
     except BaseException as reason:
@@ -44,9 +44,9 @@ def failure_of(record: Callable[[], object]) -> BaseException | None:
     return None
 
 
-def message_of(failure: BaseException | None) -> str:
-    """Return the message of `failure`, or its type's name if there is no message. Return an empty string for None.
-    Raise a `failure` that is not an Exception."""
+def message_or_raise(failure: BaseException | None) -> str:
+    """Return the message of `failure`, its type's name if the message is empty, or "" for None. Raise `failure` if it
+    is not an Exception."""
     if failure is None or isinstance(failure, Exception):
         return "" if failure is None else str(failure) or type(failure).__name__
     raise failure

@@ -16,7 +16,7 @@ from ..cache import CameraCache, Pair
 from ..forward import ForwardInputs, ForwardOptions
 from ..kv.cache import KeyValueCache
 from ..parallel import TokenShare
-from .capture import ONE_AT_A_TIME, failure_of, message_of, on_recording_stream
+from .capture import ONE_AT_A_TIME, failure_of, message_or_raise, on_recording_stream
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
@@ -42,7 +42,7 @@ class _Recording:
         self._graph.capture_end()
         self._steps.append(self._graph.replay)
 
-    def between(self, *actions: Callable[[], object]) -> None:
+    def run_between_graphs(self, *actions: Callable[[], object]) -> None:
         self.end()
         self._steps += actions
         self.begin()
@@ -153,7 +153,7 @@ class ForwardGraphs:
             with (
                 on_recording_stream(given.x),
                 _prompt_of(cache, fixed.context),
-                nullcontext() if share is None else share.parallel.exchanges.recorded_by(recording.between),
+                nullcontext() if share is None else share.parallel.exchanges.recorded_by(recording.run_between_graphs),
             ):
                 recording.begin()
                 try:
@@ -162,7 +162,7 @@ class ForwardGraphs:
                     recording.end()
         except RuntimeError as reason:
             failure = failure or reason
-        return message_of(failure)
+        return message_or_raise(failure)
 
     def _fill(
         self, recording: _Recording, compute: Compute, fixed: ForwardInputs, options: ForwardOptions
@@ -197,7 +197,8 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Let blocks use the prompt's cached keys and values for `context`, the graphs' copy of the embedded prompt."""
+    """A context manager in which the prompt's cached keys and values are valid for `context`, the graphs' copy of the
+    embedded prompt."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-WORST = 2**-7
+MAX_ERROR = 2**-7
 """The largest relative RMS error of a replay that passes the test, about the rounding error of bf16."""
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
-    """Return the largest relative RMS error of a tensor in `got` compared with `wanted`. NaN in both counts as
+    """Return the largest relative RMS error among the tensors `got`, compared with `wanted`. NaN in both counts as
     equal."""
     errors = []
     for a, b in zip(got, wanted, strict=True):
@@ -22,9 +22,9 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return a message for the user if the relative `error` of a replay is above WORST or NaN, else an empty string.
-    `work` begins the message."""
-    if error <= WORST:  # false for NaN
+    """Return a message for the user if the relative `error` of a replay is NaN or above MAX_ERROR, else an empty
+    string. `work` begins the message."""
+    if error <= MAX_ERROR:  # false for NaN
         return ""
     return (
         f"{work} is not replayed from a recording: the first replay was wrong (relative error {error:.2g}). A kernel "

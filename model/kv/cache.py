@@ -38,8 +38,8 @@ FP8_HEADROOM = 16.0
 class KeyValueCache:
     """The cache of all blocks' keys and values over a window of latent frames, for one video.
 
-    Call `begin` before each chunk, and pass the cache to the model as `options["kv_cache"]`. After denoising, run one
-    more forward with `keep` set to True: later chunks attend to its keys and values.
+    Call `begin` before each chunk, and pass the cache to the model as `options["kv_cache"]`. After denoising, set the
+    attribute `keep` and run one more forward: later chunks attend to that forward's keys and values.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class KeyValueCache:
         self._slots = Slots(window, sink, chunk, frame_tokens)
         self._kept: list[TokenRange] = []
         self._past: list[TokenRange] = []
-        self._place = place._replace(eight_bit=place.eight_bit and not place.fp8)
+        self._place = place._replace(int8=place.int8 and not place.fp8)
         self._on_device = frozenset(self._place.on_device(config.num_layers))
         in_fp8, device = self._place.fp8 and self._place.in_place, torch.device(device)
         self._transposes_values = in_fp8 and takes_transposed_values(device, config.head_dim)
@@ -98,21 +98,21 @@ class KeyValueCache:
     def in_place(self) -> bool:
         return self._place.in_place
 
-    def see_all_frames(self) -> None:
-        """Let attention process empty slots too, so that every forward runs the same kernels. The cache must be
-        `in_place`, and `attends_to_frames` True for the device."""
+    def mask_empty_slots(self) -> None:
+        """Let attention process all slots and mask the empty ones, so that every forward runs the same kernels. The
+        cache must be `in_place`, and the device must support `attend_to_frames`."""
         self._by_frames = True
 
     @property
     def frame_mask(self) -> Tensor | None:
-        """The argument `frame_mask` of attention, fp32 [window]: 0 for a slot with a frame, else -inf. None if
-        attention processes no empty slots."""
+        """The additive mask of slots for attention, fp32 [window]: 0 for a slot with a frame, else -inf. None if
+        attention reads filled slots only."""
         return self._mask if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
-        """The window's state, "full" or "filling". Chunks in the same state run the same kernels. None if kernels may
-        differ between chunks."""
+        """The window's state, "full" or "filling". Forwards in the same state run the same kernels. None while kernels
+        still change from chunk to chunk."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
@@ -132,16 +132,16 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Whether the current forward may stop after this block's keys and values: in the last block, if `keep` is
-        True."""
+        """Whether the current forward may stop after this block's keys and values: if the block is the last one, and
+        the attribute `keep` is True."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """Start the next chunk of the video. If `again`, restart the current, unfinished chunk."""
+        """Start the next chunk of the video. With `again`, restart the current, unfinished chunk."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, slots = range(first, after), self._slots
-        starts = torch.tensor([slots.seen(frame) for frame in own]) * self._frame_tokens
+        starts = torch.tensor([slots.window_slot(frame) for frame in own]) * self._frame_tokens
         rows = (starts[:, None] + torch.arange(self._frame_tokens)).flatten()
         self._own.copy_(upload(rows, self._own.device))
         if self._columns is not None:
@@ -151,7 +151,7 @@ class KeyValueCache:
         self._used = min(after, self.window) * self._frame_tokens
         self._mask[min(after, self.window) :] = -torch.inf
         self._mask[: min(after, self.window)] = 0
-        in_8_bits = self._place.eight_bit  # then a copy on the device has the layout of storage
+        in_8_bits = self._place.int8  # then a copy on the device has the layout of storage
         self._storage.begin([TokenRange(past.stored, past.stored) for past in self._past] if in_8_bits else self._past)
 
     def check(self, x: Tensor) -> None:
@@ -178,7 +178,7 @@ class KeyValueCache:
         stored, scalings = self._storage.fetch(block), None
         if self._place.fp8:
             keys, scalings = self._scaled(block, keys, values)
-        seen = self._decode(stored) if self._place.eight_bit else stored
+        seen = self._decode(stored) if self._place.int8 else stored
         made = self._scatter(seen, queries, keys, values, scalings)
         if self.keep and not self._stored_in_place(block):
             self._store(block, seen)
@@ -189,7 +189,7 @@ class KeyValueCache:
         """Copy the current chunk to storage, except frames to which no later chunk attends."""
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
-            if self._place.eight_bit:
+            if self._place.int8:
                 rows = [part for each in rows for part in encode_8bit(each, self._heads)]
             self._storage.store(block, kept.stored, rows)
 
@@ -201,7 +201,8 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write the chunk's keys and values into `seen`, the tensors that attention reads, and return the queries."""
+        """Write the chunk's keys and values into `seen`, the tensors that attention reads. Return `queries`; if
+        Unrotated, after norm and RoPE, and with `scalings` as an Operand."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -228,8 +229,8 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Tensor | Unrotated, tuple[Scaling, Scaling]]:
-        """Return the keys and the Scalings of keys and values. The first forward with `keep` sets the video's
-        Scalings."""
+        """Return the Scalings of keys and values, and the keys, after norm and RoPE if the Scalings are new. A forward
+        with the attribute `keep` set fixes the Scalings."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)
@@ -256,4 +257,4 @@ class KeyValueCache:
         return keys, values
 
     def _stored_in_place(self, block: int) -> bool:
-        return not self._place.eight_bit and block in self._on_device
+        return not self._place.int8 and block in self._on_device

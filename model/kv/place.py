@@ -17,13 +17,13 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors, by default on the device in the model's dtype.
 
-    eight_bit: whether the format is int8.
+    int8: whether the format is int8 with scales.
     on_host: whether the tensors are in pinned host memory.
     fp8: whether the format is float8_e4m3fn, for 8-bit attention.
     device_blocks: with `on_host`, the number of blocks that stay on the device.
     """
 
-    eight_bit: bool = False
+    int8: bool = False
     on_host: bool = False
     fp8: bool = False
     device_blocks: int = 0
@@ -31,7 +31,7 @@ class KeyValuePlace(NamedTuple):
     @property
     def in_place(self) -> bool:
         """Whether attention reads the stored tensors directly, not copies."""
-        return not self.eight_bit and not self.on_host
+        return not self.int8 and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
         """Return the indices of the blocks that keep their tensors on the device, evenly spaced among `layers`
@@ -46,8 +46,8 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the shape (tokens, columns) and dtype of each tensor that `fetch` returns for a block. In int8, the keys
-    and the values are each followed by their scales.
+    """Return the shape (tokens, columns) and dtype of each tensor that a storage's `fetch` returns for a block. In
+    int8, the keys and the values are each followed by their scales.
 
     frames: the number of latent frames of the window, and of a chunk.
     """
@@ -55,7 +55,7 @@ def stored_shapes(
     if place.fp8:
         # padding for values that are stored transposed, or for a tile of cuDNN's kernel
         return [((tokens + (padding(tokens) or -tokens % V_BLOCK), config.dim), FP8)] * 2
-    if place.eight_bit:
+    if place.int8:
         tokens -= frames[1] * frame_tokens  # without the current chunk
         return [((tokens, config.dim), torch.int8), ((tokens, config.num_heads), torch.float32)] * 2
     return [((tokens, config.dim), dtype)] * 2
@@ -80,7 +80,7 @@ def key_value_bytes(
     """Return the size of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each."""
     shapes = stored_shapes(config, (window, chunk), frame_tokens, dtype, place)
     block = _nbytes(shapes)
-    working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.eight_bit and not place.fp8 else 0
+    working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.int8 and not place.fp8 else 0
     there = len(place.on_device(config.num_layers))
     away = config.num_layers - there
     stored = _nbytes(shapes, (window - chunk) * frame_tokens)
@@ -94,7 +94,7 @@ def _nbytes(shapes: Shapes, most: int | None = None) -> int:
 
 
 _HOST = KeyValuePlace(on_host=True)
-_8BIT, _8BIT_ON_HOST = KeyValuePlace(eight_bit=True), KeyValuePlace(eight_bit=True, on_host=True)
+_8BIT, _8BIT_ON_HOST = KeyValuePlace(int8=True), KeyValuePlace(int8=True, on_host=True)
 _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
     "auto": (ON_DEVICE, _8BIT, _HOST, _8BIT_ON_HOST),
     "gpu": (ON_DEVICE,),
@@ -106,7 +106,7 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
     """Return the places that the user's setting `mode` allows, the preferred one first. With `fp8`, all are in
     float8_e4m3fn."""
-    return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
+    return [place._replace(fp8=fp8, int8=place.int8 and not fp8) for place in _PLACES[mode]]
 
 
 HOST_SHARE = 0.7

@@ -30,16 +30,16 @@ class Slots(NamedTuple):
         """Whether the chunk that begins with frame number `first` attends to the earlier frame number `frame`."""
         return frame < self.sink or frame >= first + self.chunk - (self.window - self.sink)
 
-    def seen(self, frame: int) -> int:
+    def window_slot(self, frame: int) -> int:
         """Return a frame's slot in the tensor that attention reads, without a check that the frame is still there."""
         return self._slot(frame, self.window)
 
     def ranges(self, frames: Iterable[int]) -> list[TokenRange]:
-        """Return the token ranges of `frames`, for a storage without the current chunk. Adjacent frames share a
-        range."""
+        """Return the token ranges of `frames`, with adjacent frames joined. The ring of `stored` is smaller than the
+        ring of `seen`, because storage leaves out the current chunk."""
         runs: list[tuple[int, int, int]] = []
         for frame in frames:
-            stored, seen = self._slot(frame, self.window - self.chunk), self.seen(frame)
+            stored, seen = self._slot(frame, self.window - self.chunk), self.window_slot(frame)
             last = runs[-1] if runs else (-1, -1, 0)
             if (stored, seen) == (last[0] + last[2], last[1] + last[2]):
                 runs[-1] = *last[:2], last[2] + 1

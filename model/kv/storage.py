@@ -98,7 +98,8 @@ class HostStorage:
             return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context of the copy stream. Its copies wait for queued work, which may still read the buffers."""
+        """Return a context manager that makes the copy stream current. Copies in it wait for work queued before, which
+        may still read the buffers."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))

@@ -68,9 +68,9 @@ class SelfAttention(_Attention):
                 row.add(to_out(y), gate)
                 del y
 
-    def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Pass the keys and values of a single batch element to `extend`, without computing attention. The arguments
-        are those of `update_`."""
+    def extend_cache(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
+        """Pass the keys and values of one batch element to `extend`, without computing attention. The arguments are
+        those of `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -83,36 +83,37 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v for the normed y [tokens, dim]: as Operands, as Unrotated, or after norm and RoPE."""
+        """Yield q, k and v for the normed y [tokens, dim]. q and k are Operands, Unrotated, or tensors after norm and
+        RoPE; v is an Operand or a tensor."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
         q, k = (partial(Unrotated, norm_rope=NormRope(norm, *rope, self.eps)) for norm in norms)
-        if self.in_operands(norms[0].device, options):
+        if self.makes_operands(norms[0].device, options):
             yield own_queries(q(next(made)))
             yield own_keys(k(next(made)), self.head_dim)
             (values,) = made  # the last projection, after which y is freed
             yield own_values(values, self.head_dim)
             return
-        rotates_here = history is None or history.in_fp8 and not self._alone_in_8_bits(options)
+        rotates_here = history is None or history.in_fp8 and not self._takes_8_bits(options)
         yield q(next(made)).rotated() if rotates_here else q(next(made))
         yield k(next(made)).rotated() if history is None else k(next(made))
         yield next(made)
 
-    def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
+    def makes_operands(self, device: torch.device, options: ForwardOptions) -> bool:
         """Whether q, k and v are quantized one by one to Operands: in 8-bit attention of a single process, without KV
         cache, torch.compile or patches."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
-        return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
+        return alone and self._takes_8_bits(options) and attends_to_operands(device, self.head_dim)
 
-    def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
+    def _takes_8_bits(self, options: ForwardOptions) -> bool:
         """Whether attention computes in 8 bits, and no patch needs q, k and v in 16 bits."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return the attention result [tokens, dim], in an 8-bit `dtype` only if the kernel can write 8 bits."""
+        """Return the attention result [tokens, dim]: in `dtype` if q is an Operand, else in the dtype of q."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -132,8 +133,8 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer to the prompt and its padding, as in training. If keys are fewer than text_len, the last
-    key stands for all missing padding too."""
+    """A cross-attention layer to the prompt, padded to text_len as in training. If the padding is left out, the last
+    key is weighted like all padding tokens."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
@@ -141,21 +142,25 @@ class CrossAttention(_Attention):
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
         """Return the keys after their norm, and the values, of the embedded prompts `context`, [B, tokens, dim] each.
-        The norm's weight moves to the device of `stream`."""
+        `stream` only selects the device."""
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
             return torch.stack(keys), torch.stack([to_v(prompt) for prompt in context])
 
     def update_(
-        self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
+        self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, reference: Tensor, options: ForwardOptions
     ) -> None:
-        """Add attention(norm(x), prompts) to the residual stream x of each batch element. `norm` is a weight and bias,
-        `keys_values` the result of `project`."""
+        """Add attention(norm(x), prompts) to the residual stream x of each batch element.
+
+        norm: the weight and bias of the norm before attention.
+        keys_values: the result of `project`.
+        reference: a tensor with the dtype for GEMMs and attention.
+        """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
-        with prepared_layers(context, self.q, self.o) as (to_q, to_out):
+        with prepared_layers(reference, self.q, self.o) as (to_q, to_out):
             for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
-                y = row.normed(*norm, self.eps, context.dtype, to_q)
+                y = row.normed(*norm, self.eps, reference.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
                 if (missing := self._text_len - len(k)) > 0:

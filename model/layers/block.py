@@ -90,7 +90,7 @@ class Block(nn.Module):
         if history is not None:
             extend = partial(history.extend, self.index)
             if history.ends_at(self.index) and "token_share" not in options:  # other processes wait for the rest
-                self.self_attn.give(rows[0], modulation[:, :3], rope, context, extend)
+                self.self_attn.extend_cache(rows[0], modulation[:, :3], rope, context, extend)
                 return x
         self.self_attn.update_(rows, modulation[:, :3], rope, context, options, extend)
         if camera is not None:

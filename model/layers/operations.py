@@ -38,7 +38,7 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight, which computes in its input's dtype.
 
-    arithmetic: "fp8" or "int8" for 8-bit products in `prepared`, without `changes`.
+    arithmetic: "fp8" or "int8" lets `prepared` multiply in 8 bits, if `changes` is empty.
     own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
     changes: LoRAs to add to the weight, as matrices or pairs of factors.
     """
@@ -173,8 +173,8 @@ def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that concatenates the results of `layers`. Return None unless all are of the same class, have a
-    bias, and lie next to each other in memory."""
+    """Return one layer that concatenates the results of `layers`. Return None unless all have the same class and a
+    bias, and their tensors are adjacent in memory."""
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
@@ -198,8 +198,8 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`. Only a host's layer may
-    change their dtype."""
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`. The layer of a host
+    application may also convert the dtype."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

@@ -70,8 +70,7 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield the residual streams of consecutive parts of at most `limit` tokens, rounded up to a multiple of
-        128."""
+        """Yield the residual stream of each part of x. `slices` splits the tokens of x by `limit`."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
@@ -95,8 +94,8 @@ def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
 
 
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Set each stream's `last`, then yield (stream, one item of each of `given`). Streams with a deferred addition come
-    first, because their norm frees memory."""
+    """Yield (stream, one item of each of `given`). Streams with a deferred addition come first, because their norm
+    frees memory. Set the attribute `last`: True for the final stream, else False."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

@@ -1,4 +1,4 @@
-"""The choice of the code that computes an operation of ops/pointwise.py, with plain torch as the fallback."""
+"""Selection of the code that runs an operation of ops/pointwise.py: our kernel, or plain torch."""
 
 import logging
 import os
@@ -22,8 +22,8 @@ EAGER_TOKENS = 2048
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return slices of nearly equal length that cover `length` items. No slice exceeds `limit`, rounded up to a
-    multiple of 128."""
+    """Return consecutive slices of nearly equal length that cover `length` items. The maximum length is `limit`,
+    rounded up to a multiple of 128."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -61,11 +61,11 @@ def fastest(name: str, run_plain: Callable[..., T], device_type: str) -> Callabl
     `run_plain` itself."""
     if device_type != "cuda" or not triton_loads():
         return run_plain
-    return or_else(triton_kernel(name), run_plain, name)
+    return or_else(our_kernel(name), run_plain, name)
 
 
-def triton_kernel(name: str) -> Callable[..., Any]:
-    """Return the function that launches our kernel `name`, which is in Triton, or in CUDA for Hopper GPUs."""
+def our_kernel(name: str) -> Callable[..., Any]:
+    """Return the function that launches this package's Triton or CUDA kernel `name`."""
     from ..kernels import add_norm, matrix_8bit, merge, pointwise, scatter_qkv, weights_4bit, weights_blocks
     from ..kernels.hopper import attention
 
@@ -91,8 +91,8 @@ def _in_place_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: 
 
 
 def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Call `run_plain` for parts of the tokens. `arguments` begin with `outputs` output tensors and each token's row in
-    them."""
+    """Call `run_plain` for parts of the tokens. `arguments`: `outputs` output tensors, each token's row in the outputs,
+    and tensors to split by tokens."""
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
         run_plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
@@ -143,8 +143,8 @@ def _device_of(argument: Any) -> torch.device | None:
 
 
 def on_its_gpu(run: Callable[..., T]) -> Callable[..., T]:
-    """Return a function that calls `run` with its first argument's GPU as the current device, which comfy-kitchen
-    uses."""
+    """Return a function that makes the GPU of its first argument the current device, and calls `run`. Kernels of
+    comfy-kitchen launch on the current device."""
 
     @wraps(run)
     def on_gpu(x: Tensor, *others: Any) -> T:
@@ -166,5 +166,5 @@ def _plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 KERNEL_TESTS["norms"] = KernelTest(_random_norm, _plain_norm, 1e-3)
-attempt("norms", TRITON)(lambda x, weight, bias: triton_kernel("layer_norm")(x, weight, bias, 1e-6, x.dtype))
+attempt("norms", TRITON)(lambda x, weight, bias: our_kernel("layer_norm")(x, weight, bias, 1e-6, x.dtype))
 attempt("norms", "torch")(_plain_norm)

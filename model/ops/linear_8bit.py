@@ -29,8 +29,9 @@ TRIED_ROWS = 4096
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the number format for a model's matrix products; "bf16" means the compute dtype. Select the kernel on a
-    GPU. Raise InputError if the device or the model's sizes do not allow `wanted`."""
+    """Return the number format for a model's matrix products; "bf16" means the compute dtype. In 8 bits, also store the
+    GPU's fastest kernel in `products_8bit.CHOSEN`. Raise InputError if the device or the model's sizes do not allow
+    `wanted`."""
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -72,7 +73,7 @@ def tried_size(config: ModelConfig) -> Size:
 
 
 class EightBitLayer:
-    """A callable linear layer with an 8-bit weight [out, in], and a result and `bias` [out] in `dtype`.
+    """A callable linear layer with an 8-bit weight [out, in]. The bias [out] and the result are in `dtype`.
 
     input_dtype: the 8-bit dtype of inputs; None if the kernel quantizes them.
     applies_gelu: whether a call first applies GELU (tanh form) to its input.
@@ -90,7 +91,8 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return a layer with these tensors, and with this layer's `dtype` and class of weight."""
+        """Return a layer with these tensors, in this layer's `dtype`. The weight counts as rotated (see rotation.py) if
+        this layer's weight is rotated."""
         return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
 
     def after_gelu(self) -> "EightBitLayer":
@@ -177,8 +179,8 @@ def as_input(x: Tensor, layer: Any) -> Rows:
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation of x [tokens, dim] as input for `layer`, or x itself if `layer` applies GELU. x may be
-    overwritten."""
+    """Return the activation of x [tokens, dim] as input for `layer`. x may be overwritten. For a `layer` that applies
+    GELU itself, return x; `activation` must be "gelu"."""
     if getattr(layer, "applies_gelu", False):
         return x
     eight_bit = input_dtype(layer)

@@ -1,4 +1,4 @@
-"""Matrices in 8 bits, and operations in plain torch that write into their first arguments (see ops/pointwise.py)."""
+"""The type of 8-bit matrices, and the plain torch code that quantizes, dequantizes and rescales them."""
 
 from typing import Literal, NamedTuple
 

@@ -22,8 +22,9 @@ PRODUCT_TOKENS = 8192
 """An int8 product computes at most this many tokens in one step, to limit the int32 sums."""
 CHOSEN: dict[tuple[str, torch.device], str] = {}
 """The kernel that `choose_arithmetic` selected, by number format ("int8" or "fp8") and GPU."""
-LEAST_INT8_TOKENS = 32
-"""Int8 products of fewer tokens are padded to this number, because torch._int_mm refuses fewer than 17."""
+MIN_INT8_TOKENS = 32
+"""Int8 products of fewer tokens are padded to this number, the first power of 2 that torch._int_mm accepts (it needs
+over 16)."""
 
 
 def product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -70,8 +71,8 @@ def int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torc
     for part in slices(len(out), PRODUCT_TOKENS):
         values = x.values[part]
         count = len(values)
-        if count < LEAST_INT8_TOKENS:
-            values = F.pad(values, (0, 0, 0, LEAST_INT8_TOKENS - count))
+        if count < MIN_INT8_TOKENS:
+            values = F.pad(values, (0, 0, 0, MIN_INT8_TOKENS - count))
         sums = torch._int_mm(values, weight.values.t())[:count]
         rescale_(out[part], sums, x.scales[part], weight.scales.view(-1), bias)
         del sums  # frees memory before the next sums are computed
@@ -89,7 +90,8 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: Eigh
 
 
 def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
-    """Register `run` as a kernel of 8-bit products. `rates` times `run` without the quantization of its input."""
+    """Register `run`, a product of 8-bit operands, as a kernel for `work`. Trials also time the quantization of the
+    input; choice/rates.py does not."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)

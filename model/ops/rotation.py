@@ -11,7 +11,7 @@ from .implementation import on_its_gpu
 from .matrix_8bit import EightBit
 
 GROUP = 256
-"""The number of columns that are rotated together; comfy-kitchen's fast kernels have this size."""
+"""The number of columns that are rotated together, a size for which comfy-kitchen has fast kernels."""
 
 
 class Rotated(EightBit):

@@ -13,7 +13,8 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE. The kernel that converts or stores x applies both."""
+    """Queries or keys x [tokens, dim] before norm and RoPE, which a later kernel applies. Unrelated to the Hadamard
+    rotation of rotation.py."""
 
     x: Tensor
     norm_rope: NormRope
@@ -65,13 +66,12 @@ def scatter_qkv_(
     given: tuple[Unrotated, Unrotated, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
-    """Write keys and values to the rows `rows` of `out`, and return the queries, after norm and RoPE of queries and
-    keys. `given` may be overwritten.
+    """Apply norm and RoPE to queries and keys, write keys and values to the rows `rows` of `out`, and return the
+    queries. `given` may be overwritten.
 
     out: tensors [n, dim] for keys and for values; None skips the values.
-    scalings: (shift, factor) for keys and for values, to write float8_e4m3fn.
-
-    With `scalings`, the queries are returned as by `rotated_fp8`.
+    scalings: None, or (shift, factor) for keys and for values. With `scalings`, `out` is float8_e4m3fn, and the queries
+    are returned as by `rotated_fp8`.
     """
     (q, *_), (k, *_), v = given
     made = None

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.model.host_memory import Pinning, pin
+from lingbot_world.model.host_memory import Pinning, zero_and_pin
 
 GPU = torch.device("cuda:0")
 
@@ -112,7 +112,7 @@ def test_an_owner_that_is_collected_in_the_thread_itself(cuda):
 def test_memory_that_is_pinned_at_once_needs_no_thread(cuda):
     runtime, owner, before = cuda(), Owner(), threading.active_count()
     for group in groups(15):
-        pin(owner, group, GPU)
+        zero_and_pin(owner, group, GPU)
     assert threading.active_count() == before
     del owner
     assert sorted(runtime.freed) == sorted(runtime.registered)

@@ -28,7 +28,7 @@ from lingbot_world.model.kernels import (
     weights_4bit,
     weights_blocks,
 )
-from lingbot_world.model.ops.implementation import triton_kernel
+from lingbot_world.model.ops.implementation import our_kernel
 from lingbot_world.model.ops.plain import NormRope
 from lingbot_world.model.quantized import codec, ggml
 from pointwise_cases import CASES
@@ -127,7 +127,7 @@ def attended_in_fp8(dim: int) -> Iterator[Case]:
 def exact(dim: int) -> Iterator[Case]:
     """Norms, gates and rotations in 16 bits."""
     for name, arguments in CASES.items():
-        yield lambda n=name, a=arguments: triton_kernel(n)(*a(TOKENS, dim, HALF, "cpu"))
+        yield lambda n=name, a=arguments: our_kernel(n)(*a(TOKENS, dim, HALF, "cpu"))
     x, order, norm_rope, one = rows(dim), torch.arange(TOKENS), turning_of(dim), torch.ones(dim)
     yield lambda: add_norm.add_norm_(x.float(), x, None, (x, one), (x, x), (one, one, 1e-6))
     yield lambda: scatter_qkv.scatter_qkv_(x, x, order, (x, x, x), (norm_rope, norm_rope), None, None)

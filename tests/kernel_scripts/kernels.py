@@ -18,7 +18,7 @@ from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
 from lingbot_world.model.kernels import weights_blocks as block_kernels
 from lingbot_world.model.ops import matrix_8bit as quantized
 from lingbot_world.model.ops import plain
-from lingbot_world.model.ops.implementation import triton_kernel
+from lingbot_world.model.ops.implementation import our_kernel
 from lingbot_world.model.quantized import codec, ggml
 from lingbot_world.toy.weights import Weights, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
@@ -40,7 +40,7 @@ def same(got: torch.Tensor, want: torch.Tensor) -> None:
 
 
 def pointwise(name: str, dtype: torch.dtype) -> None:
-    check(triton_kernel(name), name, 5, 96, dtype, "cpu", WORST)
+    check(our_kernel(name), name, 5, 96, dtype, "cpu", WORST)
 
 
 def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:

@@ -140,7 +140,7 @@ def test_a_comfy_kitchen_without_kernels_is_not_used(installed):
 def test_a_choice_of_norms_is_that_of_the_element_wise_kernels(monkeypatch, given, name):
     monkeypatch.setenv("LINGBOT_WORLD_KERNELS", given)
     monkeypatch.setattr(implementations, "triton_loads", lambda: True)
-    monkeypatch.setattr(implementations, "triton_kernel", lambda _name: None)
+    monkeypatch.setattr(implementations, "our_kernel", lambda _name: None)
     implementation.cache_clear()
     implementations.fastest.cache_clear()
     assert getattr(implementation("layer_norm", "cuda"), "__name__", "partial") == name

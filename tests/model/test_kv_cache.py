@@ -152,7 +152,7 @@ def test_the_estimate_is_what_a_cache_holds(name, chunk, monkeypatch):
     assert (wanted.device, wanted.host) == (held["_blocks"] + held["_buffers"], held["_host"])
     cache.begin()
     cache.extend(0, None, *torch.zeros(2, chunk * 18, model.config.dim, dtype=torch.bfloat16))
-    assert wanted.working == place.eight_bit * 2 * 6 * 18 * model.config.dim * 2  # bytes of bf16
+    assert wanted.working == place.int8 * 2 * 6 * 18 * model.config.dim * 2  # bytes of bf16
 
 
 @pytest.mark.parametrize(

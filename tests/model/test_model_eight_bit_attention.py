@@ -157,7 +157,7 @@ def test_a_hosts_function_is_asked_where_somebody_looks_at_the_blocks(monkeypatc
             asked.append(given)
             return attend_8bit(*given)
 
-        def blocks_alone(self, options):
+        def stream_is_private(self, options):
             return alone
 
     plain, inputs = with_state(SMALL, random_state(SMALL)), random_inputs(SMALL, 2, (2, 8, 8))
@@ -287,7 +287,7 @@ def test_keys_and_values_stay_as_they_are():
 
 
 @pytest.mark.parametrize(
-    "place", [{}, {"eight_bit": True}, {"on_host": True}, {"fp8": True}], ids=["device", "8bit", "host", "fp8"]
+    "place", [{}, {"int8": True}, {"on_host": True}, {"fp8": True}], ids=["device", "8bit", "host", "fp8"]
 )
 def test_a_causal_model_with_its_keys_and_values(place):
     """Two chunks; the second one attends to the first one's keys and values."""

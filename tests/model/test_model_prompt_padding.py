@@ -94,7 +94,7 @@ def test_a_recording_reads_lengths_from_its_own_memory():
 
 def test_a_host_whose_blocks_are_not_alone_attends_to_all_tokens(model, seen, monkeypatch):
     """Its options stay its own."""
-    monkeypatch.setattr(model, "blocks_alone", lambda _options: False)
+    monkeypatch.setattr(model, "stream_is_private", lambda _options: False)
     model(**padded_inputs())
     assert seen == []
 

@@ -288,7 +288,7 @@ def test_attention_to_frames_of_which_some_are_empty(monkeypatch, case):
 def lane_that_sees_all_frames(make):
     def made(*given):
         lane = make(*given)
-        lane.history.see_all_frames()
+        lane.history.mask_empty_slots()
         return lane
 
     return made

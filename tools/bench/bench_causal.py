@@ -33,9 +33,9 @@ from memory_watch import Memory, process_bytes
 STORAGES = {
     "gpu": WorldMemory(),
     "graphs": WorldMemory(graphs=True),
-    "8bit": WorldMemory(KeyValuePlace(eight_bit=True)),
+    "8bit": WorldMemory(KeyValuePlace(int8=True)),
     "host": WorldMemory(KeyValuePlace(on_host=True)),
-    "host8bit": WorldMemory(KeyValuePlace(eight_bit=True, on_host=True)),
+    "host8bit": WorldMemory(KeyValuePlace(int8=True, on_host=True)),
 }
 
 
