@@ -111,7 +111,8 @@ def installed(monkeypatch, tmp_path):
 
     def install(module, code):
         (tmp_path / f"{module}.py").write_text(code)
-        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.setitem(sys.modules, module, None)  # removed at the end, if it was not there
+        del sys.modules[module]
 
     yield install
     triton_loads.cache_clear()
