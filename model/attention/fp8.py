@@ -11,7 +11,7 @@ from ..ops.implementation import fastest
 from ..ops.matrix_8bit import LARGEST
 from ..ops.plain import KEY_LENGTH, NormRope
 from ..ops.pointwise import Rows, encode_8bit, from_fp8_, to_fp8_
-from ..ops.scatter import Unrotated
+from ..ops.scatter import BeforeRope
 from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
@@ -101,13 +101,13 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 
 
 def scalings_for_all(
-    keys: Tensor | Unrotated, values: Tensor, headroom: float
+    keys: Tensor | BeforeRope, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
     """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the Scalings of keys and values for the
     whole video. Later values may be `headroom` times as large."""
     of_values = scaling(values, values, headroom).with_reach()
-    if isinstance(keys, Unrotated):
-        rotated = keys.rotated()
+    if isinstance(keys, BeforeRope):
+        rotated = keys.with_rope()
         return rotated, (scaling_of_keys(keys.norm_rope, sample(rotated)), of_values)
     return keys, (scaling(keys, sample(keys), headroom * LARGEST[FP8] / MAX_KEY), of_values)
 

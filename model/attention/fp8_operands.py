@@ -10,7 +10,7 @@ from ..choice.table import CUDNN_FRONTEND, OURS
 from ..choice.trials import PREQUANTIZED
 from ..kernels.hopper.attention import V_BLOCK
 from ..ops.pointwise import Rows
-from ..ops.scatter import Unrotated, rotated_fp8, scatter_rotated_, scatter_transposed_
+from ..ops.scatter import BeforeRope, rotated_fp8, scatter_rotated_, scatter_transposed_
 from .choose_8bit import takes_transposed_values
 from .fp8 import (
     FP8,
@@ -28,14 +28,14 @@ from .fp8_cudnn import cudnn_attention_of, padding
 from .fp8_hopper import hopper_attention_of
 
 
-def own_queries(given: Unrotated) -> Operand:
+def own_queries(given: BeforeRope) -> Operand:
     """Return queries in fp8 after norm and RoPE. `given.x` may be overwritten."""
     return by_norm(*rotated_fp8(given))
 
 
-def own_keys(given: Unrotated, head_dim: int) -> Operand:
+def own_keys(given: BeforeRope, head_dim: int) -> Operand:
     """Return keys in fp8 after norm and RoPE, padded with tokens of zeros where cuDNN's kernel needs padding."""
-    some = _sampled(given).rotated()
+    some = _sampled(given).with_rope()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))
     scatter_rotated_(values, torch.arange(count, device=device), given, made.shift_and_factor)
@@ -53,12 +53,12 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
     return Operand(values, scales, transposed_tokens=count)
 
 
-def _sampled(given: Unrotated) -> Unrotated:
+def _sampled(given: BeforeRope) -> BeforeRope:
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
         for each in (given.x, given.norm_rope.cos, given.norm_rope.sin)
     )
-    return Unrotated(x, given.norm_rope._replace(cos=cos, sin=sin))
+    return BeforeRope(x, given.norm_rope._replace(cos=cos, sin=sin))
 
 
 def _zeros(x: Tensor) -> int:

@@ -19,7 +19,7 @@ from ..config import ModelConfig
 from ..host_memory import upload
 from ..ops.pointwise import decode_8bit_, encode_8bit
 from ..ops.scatter import (
-    Unrotated,
+    BeforeRope,
     rotated_fp8,
     scatter_,
     scatter_fp8_,
@@ -171,10 +171,10 @@ class KeyValueCache:
         return self._place.fp8
 
     def extend(
-        self, block: int, queries: Tensor | Unrotated | None, keys: Tensor | Unrotated, values: Tensor
+        self, block: int, queries: Tensor | BeforeRope | None, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Any, Any, Any]:
         """Add the current chunk's keys and values [chunk tokens, dim] to a block's window. Return queries, keys and
-        values for attention, valid until the next call. In fp8, keys, values and Unrotated queries become Operands."""
+        values for attention, valid until the next call. In fp8, keys, values and BeforeRope queries become Operands."""
         stored, scalings = self._storage.fetch(block), None
         if self._place.fp8:
             keys, scalings = self._scaled(block, keys, values)
@@ -196,30 +196,30 @@ class KeyValueCache:
     def _scatter(
         self,
         seen: Sequence[Tensor],
-        queries: Tensor | Unrotated | None,
-        keys: Tensor | Unrotated,
+        queries: Tensor | BeforeRope | None,
+        keys: Tensor | BeforeRope,
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
         """Write the chunk's keys and values into `seen`, the tensors that attention reads. Return `queries`; if
-        Unrotated, after norm and RoPE, and with `scalings` as an Operand."""
+        BeforeRope, after norm and RoPE, and with `scalings` as an Operand."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
-        if isinstance(queries, Unrotated) and isinstance(keys, Unrotated):
+        if isinstance(queries, BeforeRope) and isinstance(keys, BeforeRope):
             made = scatter_qkv_(into, self._own, (queries, keys, values), pairs)
         else:
             for tokens, new, pair in zip(into, (keys, values), pairs or (None, None), strict=True):
                 if tokens is not None:
                     self._scatter_one(tokens, new, pair)
-            rotate = Unrotated.rotated if pairs is None else rotated_fp8
-            made = rotate(queries) if isinstance(queries, Unrotated) else queries
+            rotate = BeforeRope.with_rope if pairs is None else rotated_fp8
+            made = rotate(queries) if isinstance(queries, BeforeRope) else queries
         if self._columns is not None and pairs is not None:
             scatter_transposed_(seen[1], self._columns, values, *pairs[1])
         return by_norm(*made) if isinstance(made, tuple) else made
 
-    def _scatter_one(self, tokens: Tensor, new: Tensor | Unrotated, pair: Pair | None) -> None:
-        if isinstance(new, Unrotated):
+    def _scatter_one(self, tokens: Tensor, new: Tensor | BeforeRope, pair: Pair | None) -> None:
+        if isinstance(new, BeforeRope):
             scatter_rotated_(tokens, self._own, new, pair or (None, None))
         elif pair is None:
             scatter_(tokens, self._own, new)
@@ -227,8 +227,8 @@ class KeyValueCache:
             scatter_fp8_(tokens, self._own, new, *pair)
 
     def _scaled(
-        self, block: int, keys: Tensor | Unrotated, values: Tensor
-    ) -> tuple[Tensor | Unrotated, tuple[Scaling, Scaling]]:
+        self, block: int, keys: Tensor | BeforeRope, values: Tensor
+    ) -> tuple[Tensor | BeforeRope, tuple[Scaling, Scaling]]:
         """Return the Scalings of keys and values, and the keys, after norm and RoPE if the Scalings are new. A forward
         with the attribute `keep` set fixes the Scalings."""
         scalings = self._scalings[block]

@@ -19,11 +19,11 @@ from ..forward import ForwardOptions, Rope
 from ..ops.linear_8bit import as_input, input_dtype
 from ..ops.plain import NormRope
 from ..ops.pointwise import Rows, rms_norm_
-from ..ops.scatter import Unrotated
+from ..ops.scatter import BeforeRope
 from .operations import Layer, Operations, joined, norm_parameters, prepared_layers
 from .residual import Residual, in_turn
 
-Extend = Callable[[Tensor | Unrotated | None, Tensor | Unrotated, Tensor], tuple[Any, Any, Any]]
+Extend = Callable[[Tensor | BeforeRope | None, Tensor | BeforeRope, Tensor], tuple[Any, Any, Any]]
 
 
 class _Attention(nn.Module):
@@ -75,7 +75,7 @@ class SelfAttention(_Attention):
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
             keys, values = projections(y, to_keys, to_values, at_once=True)
-            extend(None, Unrotated(keys, NormRope(self._norms(row.stream)[1], *rope, self.eps)), values)
+            extend(None, BeforeRope(keys, NormRope(self._norms(row.stream)[1], *rope, self.eps)), values)
 
     def _norms(self, x: Tensor) -> Pair:
         return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
@@ -83,12 +83,12 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v for the normed y [tokens, dim]. q and k are Operands, Unrotated, or tensors after norm and
+        """Yield q, k and v for the normed y [tokens, dim]. q and k are Operands, BeforeRope, or tensors after norm and
         RoPE; v is an Operand or a tensor."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
-        q, k = (partial(Unrotated, norm_rope=NormRope(norm, *rope, self.eps)) for norm in norms)
+        q, k = (partial(BeforeRope, norm_rope=NormRope(norm, *rope, self.eps)) for norm in norms)
         if self.makes_operands(norms[0].device, options):
             yield own_queries(q(next(made)))
             yield own_keys(k(next(made)), self.head_dim)
@@ -96,8 +96,8 @@ class SelfAttention(_Attention):
             yield own_values(values, self.head_dim)
             return
         rotates_here = history is None or history.in_fp8 and not self._takes_8_bits(options)
-        yield q(next(made)).rotated() if rotates_here else q(next(made))
-        yield k(next(made)).rotated() if history is None else k(next(made))
+        yield q(next(made)).with_rope() if rotates_here else q(next(made))
+        yield k(next(made)).with_rope() if history is None else k(next(made))
         yield next(made)
 
     def makes_operands(self, device: torch.device, options: ForwardOptions) -> bool:

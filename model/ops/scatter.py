@@ -12,14 +12,13 @@ from . import pointwise
 from .plain import NormRope
 
 
-class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE, which a later kernel applies. Unrelated to the Hadamard
-    rotation of rotation.py."""
+class BeforeRope(NamedTuple):
+    """Queries or keys x [tokens, dim] before norm and RoPE. The kernel that converts or stores x applies both."""
 
     x: Tensor
     norm_rope: NormRope
 
-    def rotated(self) -> Tensor:
+    def with_rope(self) -> Tensor:
         """Apply norm and RoPE to x in place, and return x."""
         return pointwise.rms_rope_(self.x, *self.norm_rope)
 
@@ -44,7 +43,7 @@ def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, f
 def scatter_rotated_(
     out: Tensor,
     rows: Tensor,
-    given: Unrotated,
+    given: BeforeRope,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """Write queries or keys, after norm and RoPE, to the rows `rows` of `out` [n, dim], and return `out`. With
@@ -52,7 +51,7 @@ def scatter_rotated_(
     return pointwise.run("scatter_rotated_", out, rows, given.x, given.norm_rope, *scaling)
 
 
-def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
+def rotated_fp8(given: BeforeRope) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries after norm and RoPE in float8_e4m3fn [tokens, dim], their scale and 1 / scale (fp32 [1] each).
     `given` may be overwritten."""
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
@@ -63,7 +62,7 @@ def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
 def scatter_qkv_(
     out: tuple[Tensor, Tensor | None],
     rows: Tensor,
-    given: tuple[Unrotated, Unrotated, Tensor],
+    given: tuple[BeforeRope, BeforeRope, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
     """Apply norm and RoPE to queries and keys, write keys and values to the rows `rows` of `out`, and return the

@@ -303,10 +303,10 @@ def test_keys_and_queries_are_normed_and_turned_where_they_go(in_plain_torch, ca
     angles, rows = torch.randn(777, 64, device=GPU), torch.randperm(2000, device=GPU)[:777]
     norm_rope = NormRope(torch.randn(dim, device=GPU).bfloat16(), angles.cos(), angles.sin(), 1e-6)
     x, shift = torch.randn(777, 3 * dim, device=GPU).bfloat16(), torch.randn(dim, device=GPU)
-    given = lambda: puts.Unrotated(x.clone()[:, dim : 2 * dim], norm_rope)  # noqa: E731
+    given = lambda: puts.BeforeRope(x.clone()[:, dim : 2 * dim], norm_rope)  # noqa: E731
     out = torch.zeros(2, 2000, dim, device=GPU, dtype=torch.bfloat16)
     puts.scatter_rotated_(out[0], rows, given())
-    puts.scatter_(out[1], rows, given().rotated())
+    puts.scatter_(out[1], rows, given().with_rope())
     torch.testing.assert_close(*out)
     for scaling in ((shift, torch.full((1,), 16.0, device=GPU)), (None, None)):
         if scaling[0] is None:
@@ -341,14 +341,14 @@ def test_a_chunks_own_queries_keys_and_values_go_where_they_belong_at_once(caplo
 
     def given():
         q, k, v = x.clone().chunk(3, dim=1)
-        return puts.Unrotated(q, norm_ropes[0]), puts.Unrotated(k, norm_ropes[1]), v
+        return puts.BeforeRope(q, norm_ropes[0]), puts.BeforeRope(k, norm_ropes[1]), v
 
     out = torch.zeros(2, 2, 2000, dim, device=GPU).bfloat16()
     q, k, v = given()
     made = puts.scatter_qkv_((out[0, 0], out[0, 1]), rows, (q, k, v))
     assert made.data_ptr() == q.x.data_ptr()
     q, k, v = given()
-    torch.testing.assert_close(made, q.rotated())
+    torch.testing.assert_close(made, q.with_rope())
     puts.scatter_rotated_(out[1, 0], rows, k)
     puts.scatter_(out[1, 1], rows, v)
     torch.testing.assert_close(*out[:, 0])
