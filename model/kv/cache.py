@@ -201,8 +201,8 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write the chunk's keys and values into `seen`, the tensors that attention reads. Return `queries`; if
-        BeforeRope, after norm and RoPE, and with `scalings` as an Operand."""
+        """Write the chunk's keys and values into `seen`, the tensors that attention reads. Return the queries. Norm and
+        RoPE are applied to a BeforeRope; with `scalings`, it becomes an Operand."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -229,7 +229,7 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Tensor | BeforeRope, tuple[Scaling, Scaling]]:
-        """Return the Scalings of keys and values, and the keys, after norm and RoPE if the Scalings are new. A forward
+        """Return the keys, and the Scalings of keys and values. New Scalings need keys after norm and RoPE. A forward
         with the attribute `keep` set fixes the Scalings."""
         scalings = self._scalings[block]
         if scalings is None:
