@@ -13,21 +13,21 @@ brightness: the maximum change in grey levels (0 to 255)."""
 MIN_TRACKED_SHARPNESS = 0.35
 """The limit, like MIN_SHARPNESS, for tracked scene content, which loses detail as the camera comes closer."""
 GROWTH_S, MAX_GROWTH = 5.0, 2.0
-"""The limits for tracked content grow linearly, by their initial value every GROWTH_S seconds. Those for tint and
-brightness stop at MAX_GROWTH times the initial value."""
+"""After t seconds the limits of tracked content are 1 + t / GROWTH_S times the initial ones; for tint and brightness at
+most MAX_GROWTH times. The limits of sharpness and colourfulness are logarithms."""
 STILL = 0.02
 """A frame is frozen if its change is below this fraction of the third quartile of all frames' changes."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""A video flickers if its median flicker over half a second exceeds this, in grey levels (0 to 255)."""
-JERK, RESIDUAL_RATIO = 2.0, 1.8
-"""The minimum values at a seam between chunks, relative to the median of up to six neighbouring frames: difference of
-motion in pixels, and ratio of residuals."""
+"""A video flickers if the median of |second difference of brightness| / 2 over half a second exceeds this (of 255)."""
+MOTION_JUMP, RESIDUAL_RATIO = 2.0, 1.8
+"""A seam's motion differs from the neighbouring frames' median by more than MOTION_JUMP pixels, or its residual is more
+than RESIDUAL_RATIO times their median."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
 REPEAT_RATIO, REPEAT_CHANGE, REPEAT_GAP_S = 0.25, 0.1, 1.0
-"""The limits of a repeat: the maximum difference as a fraction of the change per frame, the minimum change per frame in
-grey levels, and the minimum distance in seconds."""
+"""A frame repeats one at least REPEAT_GAP_S earlier if they differ by less than REPEAT_RATIO times the local change per
+frame, and this change exceeds REPEAT_CHANGE grey levels."""
 
 
 class Fault(NamedTuple):
@@ -56,7 +56,7 @@ def _drifts(metrics: FrameMetrics) -> list[Fault]:
         starts = np.flatnonzero((shares > 0.9) & off)
         if len(starts) and len(off) - starts[0] >= 0.5 * metrics.fps:
             passed = int(starts[0])
-            begins, at = _begin(curve, passed) / metrics.fps, passed / metrics.fps
+            begins, at = _start_of_change(curve, passed) / metrics.fps, passed / metrics.fps
             change = words[int(curve[passed] > 0)]
             message = f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is {change} at first."
             found.append(Fault(name, begins, message))
@@ -89,10 +89,10 @@ def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.n
         yield name, change, off, (words, words)
 
 
-def _begin(curve: np.ndarray, passed: int) -> int:
-    """Return the first frame from which the curve moves steadily to its value at the frame `passed`."""
-    way = -np.sign(curve[passed])
-    steps = -way * np.diff(curve[: passed + 1])
+def _start_of_change(curve: np.ndarray, end: int) -> int:
+    """Return the frame at which the change that leads to curve[end] began. A step below a quarter of the last steps'
+    maximum interrupts the change."""
+    steps = np.sign(curve[end]) * np.diff(curve[: end + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max(initial=0) / 4)
     return int(rests[-1]) + 1 if len(rests) else 0
 
@@ -135,7 +135,7 @@ def _seams(metrics: FrameMetrics) -> list[Fault]:
     motion, residual = metrics.motion[1:], metrics.residual[1:]
     jerk = np.hypot(*(motion - [np.median(metrics.motion[near], axis=0) for near in around]).T)
     more = residual / (np.array([np.median(metrics.residual[near]) for near in around]) + 0.3)
-    jump = np.concatenate([[0.0], np.maximum(jerk / JERK, more / RESIDUAL_RATIO)])
+    jump = np.concatenate([[0.0], np.maximum(jerk / MOTION_JUMP, more / RESIDUAL_RATIO)])
     for chunk in CHUNKS[::-1]:
         for first in range(1, chunk + 1):
             at = np.arange(first, len(jump), chunk)

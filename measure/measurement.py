@@ -14,14 +14,14 @@ from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
 
 EVERY = 8
 """The default distance, in frames, between the two keyframes of a pair."""
-MOVING = 0.25
-"""The direction is judged if the path's step is longer than this fraction of the path's longest step."""
+MIN_STEP = 0.25
+"""The direction of translation is judged if the path's step exceeds this fraction of its longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The maximum errors without a fault, in degrees. Rotation: TURN_DEG or TURN_SHARE of the path's rotation, whichever is
-larger. Direction: DIRECTION_DEG."""
+"""The maximum errors without a fault, in degrees: max(TURN_DEG, TURN_SHARE * the path's rotation) for the rotation,
+DIRECTION_DEG for the direction."""
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
-"""The maximum parallax without a fault on a path that only rotates: ROTATION_PARALLAX pixels or ROTATION_SHARE of the
-image shift by the rotation, whichever is larger."""
+"""The maximum parallax without a fault on a path that only rotates: max(ROTATION_PARALLAX, ROTATION_SHARE * rotation in
+radians * focal length), in pixels."""
 AMBIGUOUS_RATIO = 3.0
 """A fault is ambiguous if the residual under the path's motion is at most this many times the residual under the
 measured motion."""
@@ -181,7 +181,7 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
     poses, DependencyError without OpenCV or pycolmap.
 
     frames: grey, uint8 [H, W]; frame i belongs to pose i.
-    every: the distance of a pair's keyframes in frames; None: 8.
+    every: the distance of a pair's keyframes in frames; None: EVERY.
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
@@ -206,7 +206,7 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
     chosen = np.unique([np.abs(keys - frame).argmin() for frame in (*starts, keys[-1])])
     ends = zip(chosen[:-1], chosen[1:], strict=True)
     steps = np.linalg.norm(np.diff(path.positions[keys[chosen]], axis=0), axis=1)
-    least = max(MOVING * float(steps.max()), still_tolerance(path.c2w))
+    least = max(MIN_STEP * float(steps.max()), still_tolerance(path.c2w))
     return Measurement(path, tuple(_pair(camera, path, first, last, least) for first, last in ends), camera)
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from ..camera.path import CameraPath
 from .measurement import Measurement, Pair, median_errors_deg
 from .video_camera import LEAST_TURN_DEG, VideoCamera
 
@@ -33,9 +32,9 @@ def error_summary(measured: Measurement) -> str:
     return f"{coverage}: {turned}, TransErr {steps.mean():.3g} of the path's units ({steps.sum():.3g} in all)."
 
 
-def camera_messages(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """Return messages on an estimated camera's coverage, scale, axes and lens. `path` is `video_path(camera)`.
-    `lens_given`: whether the user gave the lens."""
+def camera_messages(camera: VideoCamera, lens_given: bool) -> list[str]:
+    """Return messages on an estimated camera's coverage, scale, axes and lens. `lens_given`: whether the user gave the
+    lens."""
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     messages = [f"{found}; the poses between them are interpolated."]
@@ -55,7 +54,7 @@ def camera_messages(camera: VideoCamera, path: CameraPath, lens_given: bool) -> 
             f"assumed: the video shows none (the view has to turn by {LEAST_TURN_DEG:.0f} degrees or more, "
             f"here {camera.turned_deg:.0f}); if you know it, give it"
         )
-    return [*messages, f"Lens: {path.fov_deg:.1f} degrees, {source}; square pixels, centred."]
+    return [*messages, f"Lens: {camera.fov_deg:.1f} degrees, {source}; square pixels, centred."]
 
 
 def table(measured: Measurement) -> list[str]:

@@ -13,7 +13,7 @@ SHORTER_SIDE = 270
 MOST_POINTS, POINT_DISTANCE = 500, 6
 """The maximum number of points tracked at a time, and the minimum distance in pixels of a new point from others."""
 FLOW_OPTIONS = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
-FARTHEST_BACK = 0.3
+MAX_BACKWARD_ERROR = 0.3
 """The maximum forward-backward error of a tracked point, in pixels."""
 
 
@@ -94,5 +94,5 @@ def _track(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray,
     back, here, _ = cv2.calcOpticalFlowPyrLK(frames[-1], frames[0], ended, began.copy(), **guided)
     found = (there & here).reshape(-1) == 1
     inside = np.all((ended >= 0) & (ended <= np.array(frames[0].shape[::-1]) - 1), axis=1)
-    kept = found & inside & (np.linalg.norm(back - began, axis=1) < FARTHEST_BACK)
+    kept = found & inside & (np.linalg.norm(back - began, axis=1) < MAX_BACKWARD_ERROR)
     return ended[kept], kept

@@ -20,11 +20,10 @@ MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
 """The minimum fraction of inliers among the tracked points for a rotation between adjacent keyframes."""
-FAR_APART, LEAST_PARALLAX = 4, 0.75  # on known clips at most 0.5 for rotations, 1.4 or more for moving cameras
-"""A camera moves if rotations fitted between keyframes FAR_APART keyframes apart leave a residual of more than
-LEAST_PARALLAX pixels."""
-LEAST_GAIN = 3.0  # noise on a pure rotation gives 2 to 2.6
-"""The camera moves if motions with translation divide the residual of pure rotations at least by this factor."""
+PAIR_DISTANCE, LEAST_PARALLAX = 4, 0.75  # on known clips at most 0.5 for rotations, 1.4 or more for moving cameras
+"""A camera moves if rotations from keyframe i to i + PAIR_DISTANCE leave a residual above LEAST_PARALLAX pixels."""
+MIN_ERROR_RATIO = 3.0  # noise on a pure rotation gives 2 to 2.6
+"""A camera moves if the fit error of pure rotations is at least this many times that of motions with translation."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """An estimated lens is used if its focal length, in image widths, is in the range FOCALS, and the camera turns by at
 least LEAST_TURN_DEG."""
@@ -66,6 +65,11 @@ class VideoCamera:
         return float(np.sqrt(self.lens[0] * self.lens[1]))
 
     @property
+    def fov_deg(self) -> float:
+        """The horizontal field of view, in degrees."""
+        return float(np.rad2deg(2 * np.arctan(self.tracks.size[0] / 2 / self.lens[0])))
+
+    @property
     def turned_deg(self) -> float:
         """The largest angle, in degrees, between the viewing directions of the first camera and any other."""
         views = self.c2w[self.registered, :3, 2]
@@ -91,7 +95,7 @@ class VideoCamera:
     @property
     def flat(self) -> bool:
         """Whether the camera moves and most points lie on one plane, so that the motion is ambiguous."""
-        apart, shares = min(FAR_APART, len(self.c2w) - 1), []
+        apart, shares = min(PAIR_DISTANCE, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.shared(first, first + apart)]
             agree = None
@@ -101,10 +105,10 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def fit_error(self) -> float:
-        """Return the typical residual of the points in pixels under the estimated motion; infinity without enough
-        points."""
+        """Return the median over keyframe pairs of the points' third-quartile residual in pixels; infinity without
+        enough points."""
         known = self.registered
-        apart = min(FAR_APART, len(known) - 1)
+        apart = min(PAIR_DISTANCE, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
         pairs = [pair for pair in pairs if known[list(pair)].all() and self.tracks.shared(*pair).sum() >= FEWEST_TRACKS]
         left = [self.residual(*pair, inverse(self.c2w[pair[0]]) @ self.c2w[pair[1]], 0.75) for pair in pairs]
@@ -117,7 +121,7 @@ def find_camera(
     """Return the camera of a video, estimated from grey frames, uint8 [H, W]. Raises CameraError for an invalid video,
     DependencyError without OpenCV or pycolmap.
 
-    lens: [4], in pixels of 832x480, or degrees of horizontal view; None: estimated.
+    lens: an array fx, fy, cx, cy in pixels of 832x480, or the field of view in degrees; None: estimated.
     stride: the minimum distance of keyframes in frames; None: chosen by the video's length.
     """
     opencv(), pycolmap()
@@ -141,7 +145,7 @@ def find_camera(
         if plausible and mapped.turned_deg >= LEAST_TURN_DEG:
             return mapped
     mapped = replace(turned, c2w=map_cameras(tracks, found.lens, known=True)[0], moves=True)
-    return turned if turned.registered.all() and mapped.fit_error() > turned.fit_error() / LEAST_GAIN else mapped
+    return turned if turned.registered.all() and mapped.fit_error() > turned.fit_error() / MIN_ERROR_RATIO else mapped
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
@@ -160,7 +164,7 @@ def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
 def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
     from scipy.optimize import minimize_scalar  # slow to import
 
-    apart = min(FAR_APART, len(tracks.frames) - 1)
+    apart = min(PAIR_DISTANCE, len(tracks.frames) - 1)
     firsts = np.unique(np.linspace(0, len(tracks.frames) - 1 - apart, LENS_PAIRS).round().astype(int))
 
     def with_focal(log_focal: float) -> np.ndarray:
@@ -204,7 +208,7 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
             break
         c2w[number] = c2w[number - 1]
         c2w[number, :3, :3] = c2w[number - 1, :3, :3] @ found[0]
-    apart = min(FAR_APART, len(c2w) - 1)
+    apart = min(PAIR_DISTANCE, len(c2w) - 1)
     far = [_fit_rotation(tracks, lens, first, first + apart) for first in range(len(c2w) - apart)]
     left = [np.quantile(found[1], 0.75) * focal for found in far if found is not None]
     return c2w, not left or float(np.median(left)) > LEAST_PARALLAX * tracks.upscaling**0.5

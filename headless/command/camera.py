@@ -195,7 +195,7 @@ def _from_video(arguments: argparse.Namespace) -> None:
         path = measure.video_path(camera)
         for note in frame_notes(arguments.video):
             print(f"note: {note}")
-        print(*measure.camera_messages(camera, path, arguments.fov_deg is not None), sep="\n")
+        print(*measure.camera_messages(camera, arguments.fov_deg is not None), sep="\n")
         _write(path, arguments)
     _report(path, len(path))
 

@@ -34,8 +34,7 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
     """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and notes. `fov_deg` is 0 if unknown. Raise
     CameraError if the estimate fails."""
     camera = measure.find_camera(_grey(images), fov_deg or None)
-    path = measure.video_path(camera)
-    return path, measure.camera_messages(camera, path, bool(fov_deg))
+    return measure.video_path(camera), measure.camera_messages(camera, bool(fov_deg))
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
