@@ -3,8 +3,7 @@
     python tools/bench/bench_causal.py --folder SCRATCH                           # chunks, by where keys and values lie
     python tools/bench/bench_causal.py --folder SCRATCH --runs --cap 8 -- --kv_cache host # the command, a smaller card
 
-A chunk is five forwards over 12 frames, the first one four. `--runs` times `lingbot-world generate` from the command
-to the closed files; what follows `--` is handed on to it."""
+A chunk is five forwards over 12 frames, the first one four. What follows `--` is passed to the command."""
 
 import argparse
 import os
@@ -18,9 +17,20 @@ from pathlib import Path
 
 import random_package
 import torch
-from bench_gpu import FULL, play_card
-from bench_parts import bench_load, geometry_of
-from bench_report import GB, Report, free, gpu_parser, print_profile, ways_of
+from bench_common import (
+    GB,
+    Memory,
+    Report,
+    free,
+    geometry_of,
+    gpu_parser,
+    normal_draw,
+    play_card,
+    print_profile,
+    process_bytes,
+    ways_of,
+)
+from bench_gpu import FULL, bench_load
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.kv.place import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
@@ -28,7 +38,6 @@ from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES, Precision, Window
 from lingbot_world.pipeline.rollout_memory import RolloutWork
 from lingbot_world.pipeline.world import World, WorldMemory
 from lingbot_world.sampling import few_step_schedule
-from memory_watch import Memory, process_bytes
 
 STORAGES = {
     "gpu": WorldMemory(),
@@ -37,6 +46,7 @@ STORAGES = {
     "host": WorldMemory(KeyValuePlace(on_host=True)),
     "host8bit": WorldMemory(KeyValuePlace(int8=True, on_host=True)),
 }
+WINDOW = Window(18, 6)
 
 
 def bench_rollout(
@@ -47,24 +57,17 @@ def bench_rollout(
     memory: WorldMemory,
     sequence_parallel: SequenceParallel | None = None,
 ) -> torch.Tensor:
-    """Chunks with random inputs; each one's seconds, the GPU's peak, host memory. Returns the last chunk."""
-    geometry = geometry_of(options.size, 81)
-    size, device = (geometry.lat_h, geometry.lat_w), "cuda"
+    """Report chunks with random inputs: seconds, the GPU's peak, host memory. Return the last chunk."""
+    geometry = geometry_of(options.size)
+    size, placed = (geometry.lat_h, geometry.lat_w), {"device": "cuda", "memory": memory}
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     begin, before = time.perf_counter(), process_bytes(os.getpid())
-    window = Window(options.window, options.sink)
-    world = World(
-        model, size, window, chunk=options.chunk, device=device, memory=memory, sequence_parallel=sequence_parallel
-    )
+    world = World(model, size, WINDOW, chunk=options.chunk, sequence_parallel=sequence_parallel, **placed)
     torch.cuda.synchronize()
     anonymous = f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous"
     report.add(f"{name}: making the cache", time.perf_counter() - begin, "s", anonymous)
-    generator = torch.Generator(device).manual_seed(0)
-
-    def draw(shape):
-        return torch.randn(shape, device=device, generator=generator)
-
+    draw = normal_draw()
     world.prompt = draw((1, 77, FULL.text_dim))
     schedule, seconds = few_step_schedule(FAST_INDICES, 10.0), []
     for _ in range(options.chunks):
@@ -81,7 +84,7 @@ def bench_rollout(
     if options.profile:
         print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
     peak = torch.cuda.max_memory_allocated() / GB
-    full = -(-options.window // options.chunk)
+    full = -(-WINDOW.frames // options.chunk)
     for index in sorted({0, 1, full - 1, full, len(seconds) // 2, len(seconds) - 1}):
         if index < len(seconds):
             report.add(f"{name}: chunk {index + 1}", seconds[index], "s")
@@ -97,10 +100,10 @@ def bench_rollout(
 
 
 def _planned(model, options: argparse.Namespace, size: tuple[int, int], memory: WorldMemory) -> int:
-    """Return the bytes that the planner counts besides the weights, with the whole camera cache."""
+    """Return the planner's bytes besides the weights, with the whole camera cache."""
     eight_bit = "8bit" if memory.place.fp8 else "exact"
     precision = Precision(torch.bfloat16, model.blocks[0].ffn[0].arithmetic, eight_bit)
-    work = RolloutWork(model.config, size, options.chunk, options.window, precision)
+    work = RolloutWork(model.config, size, options.chunk, WINDOW.frames, precision)
     held = work.key_values(memory.place).device + work.forward(memory.place) + work.camera_cache("gpu", 0)
     return held + memory.graphs * work.recorded
 
@@ -109,29 +112,20 @@ COMMAND = """
 import sys
 from lingbot_world.headless.command.cli import main
 if card := float(sys.argv.pop(1)):
-    from bench_gpu import play_card
+    from bench_common import play_card
     play_card(card)
 sys.exit(main())
 """
 
 
 def bench_command(report: Report, package: Path, path: Path, options: argparse.Namespace) -> None:
-    """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
-    example = package / "example"
-    height, width = options.size.split("*")
-    choices = {
-        "--ckpt_dir": path,
-        "--image": example / "image.png",
-        "--prompt": "A road through a golden evening.",
-        "--action_path": example,
-        "--width": width,
-        "--height": height,
-        "--seed": 0,
-        "--output": package / "video" / "*.png",
-    }
-    words = [str(word) for choice in choices.items() for word in choice]
+    """Report `generate`: seconds to the first frames and to the closed files, and its memory."""
+    example, (height, width) = package / "example", options.size.split("*")
+    words = ["--ckpt_dir", path, "--image", example / "image.png", "--prompt", "A road through a golden evening."]
+    words += ["--action_path", example, "--width", width, "--height", height, "--seed", 0]
+    words += ["--output", package / "video" / "*.png", *options.generate]
     memory, begin = Memory(), time.perf_counter()
-    command = [sys.executable, "-c", COMMAND, str(options.cap or 0), "generate", *words, *options.generate]
+    command = [sys.executable, "-c", COMMAND, str(options.cap or 0), "generate", *map(str, words)]
     python_path = os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     environment = random_package.environment() | {"PYTHONPATH": python_path}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
@@ -154,13 +148,33 @@ def bench_command(report: Report, package: Path, path: Path, options: argparse.N
     report.add(f"generate {name}: anonymous", memory.peaks.get("anon", 0) / GB, "GB")
 
 
+def bench_chunks(report: Report, path: Path, options: argparse.Namespace) -> None:
+    """Report each storage, then each further way in the first storage."""
+    decoded = FULL.num_layers if options.decoded else 0
+    first_of = options.arithmetic[0] if options.decoded and options.arithmetic else "auto"  # whose weights stay
+    model = load_expert(path, "cuda", decoded_blocks=decoded, arithmetic=first_of)
+    model.set_arithmetic("auto")
+    first, storage = None, options.storages[0]
+    for name in options.storages:
+        free()
+        chunk = bench_rollout(report, model, options, name, STORAGES[name])
+        first = chunk if first is None else first
+        report.add_error(f"{name}: last chunk against {storage}", chunk, first)
+    for attention, arithmetic in ways_of(options):
+        free()
+        model.set_arithmetic(arithmetic)
+        model.set_attention(attention)
+        memory = STORAGES[storage]
+        memory = replace(memory, place=memory.place._replace(fp8=attention == "8bit"))
+        name = f"{storage}, {arithmetic}, {attention} attention"
+        report.add_error(f"{name}: last chunk against bf16", bench_rollout(report, model, options, name, memory), first)
+
+
 def main() -> None:
     parser = gpu_parser(__doc__)
     parser.add_argument("--storages", nargs="*", choices=STORAGES, default=list(STORAGES))
     parser.add_argument("--model", choices=("14b", "1.3b"), default="14b")
     parser.add_argument("--gguf", action="store_true", help="the 14B from a GGUF file of Q4_K, with the time of a load")
-    parser.add_argument("--window", type=int, default=18)
-    parser.add_argument("--sink", type=int, default=6)
     parser.add_argument("--chunks", type=int, default=9)
     parser.add_argument("--chunk", type=int, choices=CHUNKS, default=CHUNK, help="latent frames of a chunk")
     parser.add_argument("--decoded", action="store_true", help="decoded weights stay")
@@ -174,31 +188,10 @@ def main() -> None:
     if options.runs:
         random_package.around(options.folder)
         bench_command(report, options.folder, path, options)
-        print(report.table())
-        return
-    if options.cap:
-        play_card(options.cap)
-    decoded = FULL.num_layers if options.decoded else 0
-    first_of = options.arithmetic[0] if options.decoded and options.arithmetic else "auto"  # whose weights stay
-    model = load_expert(path, "cuda", decoded_blocks=decoded, arithmetic=first_of)
-    model.set_arithmetic("auto")
-    first = None
-    for name in options.storages:
-        free()
-        chunk = bench_rollout(report, model, options, name, STORAGES[name])
-        first = chunk if first is None else first
-        error = ((chunk - first).norm() / first.norm()).item()
-        report.add(f"{name}: last chunk against {options.storages[0]}", error, "", "relative RMS")
-    for attention, arithmetic in ways_of(options):
-        free()
-        model.set_arithmetic(arithmetic)
-        model.set_attention(attention)
-        memory = STORAGES[options.storages[0]]
-        memory = replace(memory, place=memory.place._replace(fp8=attention == "8bit"))
-        name = f"{options.storages[0]}, {arithmetic}, {attention} attention"
-        chunk = bench_rollout(report, model, options, name, memory)
-        error = ((chunk - first).norm() / first.norm()).item()
-        report.add(f"{name}: last chunk against bf16", error, "", "relative RMS")
+    else:
+        if options.cap:
+            play_card(options.cap)
+        bench_chunks(report, path, options)
     print(report.table())
 
 

@@ -4,16 +4,12 @@
     python tools/bench/bench_comfyui.py --comfyui ComfyUI --folder scratch --lora --split       # two GPUs
     python tools/bench/bench_comfyui.py --comfyui ComfyUI --folder scratch --toy TOY --size 48*32 --frame_num 9
 
-Makes the two experts in FOLDER (19 GB; used again when they are already there) and a tiny pack with random prompts,
-start image and camera. Per mode, one server samples a video cold, then warm, then with --lora through a LoRA of every
-block. With --split it makes all again, each expert behind MultiGPU CFG Split. Prints a JSON line per run; the servers'
-logs stay in FOLDER. `--python` needs what ComfyUI needs, this script `lingbot_world` and websocket-client. Linux only.
+Makes two experts in FOLDER (19 GB). Each server samples a video cold, warm, with --lora through a LoRA of every block,
+and with --split all again behind MultiGPU CFG Split. Prints a JSON line per run.
 
-load_s is the loader node plus what the first step took longer than its expert's other steps; switch_s is what the first
-step of the low-noise expert took longer. gap is how far a split run's latent is from the one that one GPU made from the
-same seed, relative to it. Memory is the highest during a run: VRAM of the whole GPU (vram1: the second one) over what
-was used before the server started; anon (RssAnon + RssShmem of the server) and host (used memory of the machine,
-without page cache: pinned memory of the driver included) over the idle server."""
+load_s: the loader node, and the first step's excess over its expert's other steps; switch_s: that of the low-noise
+expert. gap: a split latent's relative distance from one GPU's. Memory is a run's peak: VRAM over what was used before
+the server started, anon (of the server) and host (without page cache) over the idle server."""
 
 import argparse
 import re
@@ -38,14 +34,12 @@ from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.options import BOUNDARY
 from lingbot_world.sampling import first_low_step, flow_timesteps
-from memory_watch import Memory
 from safetensors.torch import save_file
 
-LORA_RANK = 32
+LORA_RANK, SHIFT = 32, 15.0  # this shift gives each expert two of 4 steps
 
 
 def prepare(options: argparse.Namespace) -> ModelConfig:
-    """Make the base directory of the servers, with experts and LoRA. Return the experts' sizes."""
     package = prepare_base(options)
     if not options.toy:
         for role in ("high", "low"):  # on the CPU: the servers have all of the GPU
@@ -57,7 +51,6 @@ def prepare(options: argparse.Namespace) -> ModelConfig:
 
 
 def write_lora(path: Path, config: ModelConfig) -> None:
-    """A small random LoRA on every attention and feed-forward layer of every block."""
     tensors, generator = {}, torch.Generator().manual_seed(0)
     for name, shape in config.parameter_shapes().items():
         if re.match(r"blocks\.\d+\.(self_attn|cross_attn|ffn)\..*weight", name) and len(shape) == 2:
@@ -69,7 +62,7 @@ def write_lora(path: Path, config: ModelConfig) -> None:
 
 
 def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Namespace) -> dict:
-    """A video as an API prompt. What the run's name holds stands between loader and sampler, for each expert."""
+    """Return a video as an API prompt. What the run's name holds stands between loader and sampler."""
     height, width = map(int, options.size.split("*"))
     steps = {
         "LoraLoaderModelOnly": {"lora_name": "bench.safetensors", "strength_model": 1.0} if "lora" in run else None,
@@ -91,7 +84,7 @@ def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Names
         "latent": [INPUTS, 2],
         "seed": seed,
         "steps": options.steps,
-        "shift": options.shift,
+        "shift": SHIFT,
         "cfg_high": 5.0,
         "cfg_low": 5.0,
         "boundary": BOUNDARY,
@@ -102,47 +95,39 @@ def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Names
         | {
             LOADER: ("LingBotWorldLoadExperts", {"package": "bench", **experts, "weight_dtype": "default"}),
             INPUTS: ("BenchInputs", video | inputs),
-            SAMPLER: ("LingBotWorldSampler", sampling | dict(given.split("=", 1) for given in options.sampler)),
+            SAMPLER: ("LingBotWorldSampler", sampling),
             END: ("BenchEnd", {"samples": [SAMPLER, 0], "name": f"{'lora' in run} {seed}"}),
         }
     )
 
 
 def runs_of(options: argparse.Namespace) -> list[tuple[str, int]]:
-    """Name and seed of each run. A split run has the seed of one that is not split."""
+    """Return name and seed of each run. A split run has the seed of one that is not split."""
     names = ["cold", *["warm"] * (options.runs - 1), *["lora"] * options.lora]
     runs = [(name, seed) for seed, name in enumerate(names)]
     return runs + [("split lora" if name == "lora" else "split", seed) for name, seed in runs if options.split]
-
-
-def bench_mode(mode: str, config: ModelConfig, options: argparse.Namespace, memory: Memory) -> None:
-    """Print the figures of each run of a mode, as they come."""
-    high = first_low_step(flow_timesteps(options.steps, options.shift), BOUNDARY)
-    with measured_server(mode, options, memory) as run:
-        for name, seed in runs_of(options):
-            timeline, figures = run(prompt_for(name, seed, config, options))
-            show({"mode": mode, "run": name, **timeline.figures(options.steps, high), **figures, **timeline.shown})
 
 
 def main() -> int:
     parser = server_parser(__doc__)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--shift", type=float, default=15.0, help="15 gives each expert two of 4 steps (%(default)s)")
     parser.add_argument("--runs", type=int, default=2, help="videos a server, the first one cold (%(default)s)")
     parser.add_argument("--lora", action="store_true", help=f"one more, with a random LoRA of rank {LORA_RANK}")
     parser.add_argument("--split", action="store_true", help="again through MultiGPU CFG Split, on two GPUs")
-    parser.add_argument("--sampler", nargs="*", default=[], metavar="INPUT=VALUE", help="further inputs of the sampler")
     parser.add_argument("--frame_num", type=int, default=81)
     options, failed = parser.parse_args(), []
-    config, memory = prepare(options), Memory()
+    config, high = prepare(options), first_low_step(flow_timesteps(options.steps, SHIFT), BOUNDARY)
     for mode in options.modes:
         try:
-            bench_mode(mode, config, options, memory)
+            with measured_server(mode, options) as run:
+                for name, seed in runs_of(options):
+                    timeline, figures = run(prompt_for(name, seed, config, options))
+                    parts = timeline.figures(options.steps, high)
+                    show({"mode": mode, "run": name, **parts, **figures, **timeline.shown})
         except Exception as error:  # the next mode follows
             failed.append(mode)
             print(f"{mode} FAILED: {type(error).__name__}: {error}", flush=True)
-    memory.stop()
     return int(bool(failed))
 
 

@@ -47,7 +47,7 @@ class BenchInputs:
 
 
 class BenchPrompt:
-    """A node that outputs a random prompt embedding, for benchmarks of Rollout."""
+    """A random prompt embedding."""
 
     RETURN_TYPES, FUNCTION, CATEGORY = ("CONDITIONING",), "make", "bench"
 
@@ -59,13 +59,11 @@ class BenchPrompt:
         return ([[torch.randn(1, 77, text_dim, generator=torch.Generator().manual_seed(0)), {}]],)
 
 
-KEPT: dict[str, torch.Tensor] = {}
-"""The first latent of each name."""
+KEPT: dict[str, torch.Tensor] = {}  # the first latent of each name
 
 
 class BenchEnd:
-    """Shows a latent's hash, the memory held, and how far the latent is from the first one of that name, relative to
-    it."""
+    """Shows a latent's hash, the memory held, and the relative distance from the first latent of that name."""
 
     RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "end", "bench", True
 

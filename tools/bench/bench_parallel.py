@@ -2,8 +2,7 @@
 
     torchrun --nproc_per_node 4 tools/bench/bench_parallel.py --folder SCRATCH
 
-Every layout is timed in the same run: the processes that a layout does not need wait. docs/scale.md keeps the figures.
-Its other figures were measured at commit ee44ac1 by `--only large|minute|shard|decode`."""
+Every layout is timed in the same run, while the other processes wait. docs/scale.md has the figures."""
 
 import argparse
 import os
@@ -13,14 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import random_package
 import torch
 from bench_causal import bench_rollout
-from bench_parts import geometry_of, step_inputs
-from bench_report import GB, Report, free, timed
+from bench_common import GB, Report, free, geometry_of, parser_of, relative, timed
+from bench_gpu import FULL, step_inputs
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
@@ -31,9 +29,7 @@ from lingbot_world.pipeline.two_experts import Conditioning, ParallelGroups, pre
 from lingbot_world.pipeline.world import WorldMemory
 from torch import distributed
 
-PARTS = ("step", "causal")
-FULL, EXPERT = random_package.FULL, "high_noise_model_bnb_nf4"
-LONGEST_WAIT = timedelta(minutes=20)
+LONGEST_WAIT, REPEATS = timedelta(minutes=20), 3
 
 
 @dataclass(frozen=True)
@@ -49,18 +45,14 @@ class Layout:
 
     @property
     def name(self) -> str:
-        if self.size == 1:
-            return "1 GPU"
         split = ["guidance split"] * (self.halves > 1) + [f"tokens shared by {self.sequence}"] * (self.sequence > 1)
-        return f"{self.size} GPUs, {', '.join(split)}"
+        return ", ".join([f"{self.size} GPUs", *split]) if split else "1 GPU"
 
 
 LAYOUTS = (Layout(1, 1), Layout(2, 1), Layout(1, 2), Layout(2, 2), Layout(1, 4), Layout(2, 4), Layout(1, 8))
 
 
 class Bench:
-    """The groups of this process, and the report of the first process."""
-
     def __init__(self) -> None:
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         self.report = Report()
@@ -69,7 +61,7 @@ class Bench:
         self._waiting = distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
     def _together(self, layout: Layout) -> ParallelGroups | None:
-        """Return this process's groups of a layout, or None outside of it. Every process must create all groups in the
+        """Return this process's groups of a layout, or None outside of it. All processes must create all groups in the
         same order."""
         rows = [range(row * layout.sequence, (row + 1) * layout.sequence) for row in range(layout.halves)]
         sequences = [self._group(*ranks) for ranks in rows]
@@ -91,17 +83,16 @@ class Bench:
 
     @contextmanager
     def alone(self, layout: Layout) -> Iterator[ParallelGroups | None]:
-        """A layout's processes work; the others wait until they are done."""
+        """Run a layout's processes while the others wait."""
         distributed.barrier(self._waiting)
         yield self.layouts[layout]
         free()
         distributed.barrier(self._waiting)
 
 
-def bench_step(bench: Bench, model: LingBotWorldModel, repeats: int, cached: bool) -> None:
-    """Time a guided step in every layout, and compare each with one GPU's. `cached`: a CameraCache has the camera
-    layers' results and the prompts' keys and values."""
-    geometry = geometry_of("480*832", 81)
+def bench_step(bench: Bench, model: LingBotWorldModel, cached: bool) -> None:
+    """Report a guided step in every layout, and its distance from one GPU's."""
+    geometry = geometry_of("480*832")
     inputs = step_inputs(FULL, geometry)
     positive, negative = inputs["context"].split(1)
     conditioning = Conditioning(inputs["x"][:1, 16:], positive, negative, inputs["camera"])
@@ -112,19 +103,19 @@ def bench_step(bench: Bench, model: LingBotWorldModel, repeats: int, cached: boo
                 continue
             cache, latent = CameraCache() if cached else None, inputs["x"][:1, :16]
             step = partial(predict, model, latent, 900, conditioning, 5.0, cache, together)
-            seconds, peak = timed(step, repeats)
+            seconds, peak = timed(step, REPEATS)
             out = step()
             first, base = (out, seconds) if first is None else (first, base)
             precision = Precision(torch.bfloat16, processes=layout.sequence)
             cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
             estimate = activation_bytes(FULL, *cells, precision, batch=2 // layout.halves) / GB
             note = f"{seconds / base:.3f} of the first; {peak / GB:.2f} GB over weights and cache (estimated "
-            note += f"{estimate:.2f}); relative RMS from the first {(out - first).norm() / first.norm():.1e}"
+            note += f"{estimate:.2f}); relative RMS from the first {relative(out, first):.1e}"
             bench.add(f"step{', camera cache' * cached}, {layout.name}", seconds, "s", note)
 
 
 def bench_causal(bench: Bench, model: LingBotWorldModel, options: argparse.Namespace) -> None:
-    """Chunks with a full window; every layout without guidance shares tokens and heads."""
+    """Report chunks with a full window, with shared tokens and heads."""
     first = None
     for layout in (layout for layout in bench.layouts if layout.halves == 1):
         with bench.alone(layout) as together:
@@ -134,38 +125,29 @@ def bench_causal(bench: Bench, model: LingBotWorldModel, options: argparse.Names
             for name, graphs in ((layout.name, False), (f"{layout.name}, recorded", True)):
                 chunk = bench_rollout(report, model, options, name, WorldMemory(graphs=graphs), together.sequence)
                 first = chunk if first is None else first
-                error = ((chunk - first).norm() / first.norm()).item()
-                bench.add(f"{name}: last chunk from one GPU's", error, "", "relative RMS")
+                bench.add(f"{name}: last chunk from one GPU's", relative(chunk, first), "", "relative RMS")
 
 
 def run(bench: Bench, options: argparse.Namespace) -> None:
-    package = options.folder
     if bench.rank == 0:
-        random_package.expert(package, "high")
-        random_package.causal(package)
+        random_package.expert(options.folder, "high")
+        random_package.causal(options.folder)
     distributed.barrier(bench._waiting)
-    if "step" in options.only:
-        begin = time.perf_counter()
-        model = load_expert(package / EXPERT, "cuda")
-        bench.add("load, all processes at once", time.perf_counter() - begin, "s")
-        for cached in (False, True):
-            bench_step(bench, model, options.repeats, cached)
-        del model
-        free()
-    if "causal" in options.only:
-        bench_causal(bench, load_expert(package / "lingbot_world_fast", "cuda"), options)
+    begin = time.perf_counter()
+    model = load_expert(random_package.expert(options.folder, "high"), "cuda")
+    bench.add("load, all processes at once", time.perf_counter() - begin, "s")
+    for cached in (False, True):
+        bench_step(bench, model, cached)
+    del model
+    free()
+    bench_causal(bench, load_expert(random_package.causal(options.folder), "cuda"), options)
     if bench.rank == 0:
         print(bench.report.table())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="scratch for the weights")
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--chunks", type=int, default=8)
-    parser.add_argument("--chunk", type=int, default=3, help="latent frames of a chunk")
-    parser.set_defaults(size="480*832", window=18, sink=6, profile=False)
+    parser = parser_of(__doc__)
+    parser.set_defaults(size="480*832", chunks=8, chunk=3, profile=False)
     options = parser.parse_args()
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the command does
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -1,28 +1,23 @@
 """Time and memory of LingBot-World Rollout with a full-size random causal model in a real ComfyUI.
 
-    python tools/bench/bench_rollout_node.py --comfyui ComfyUI --folder SCRATCH                       # all of the GPU
     python tools/bench/bench_rollout_node.py --comfyui ComfyUI --folder SCRATCH --reserve-vram 117       # as 24 GB
     python tools/bench/bench_rollout_node.py --comfyui ComfyUI --folder SCRATCH --model 1.3b --chunk 1 --size 464*832
     python tools/bench/bench_rollout_node.py --comfyui ComfyUI --folder SCRATCH --toy TOY --size 96*160 # on a CPU
 
-One server makes the same video cold, warm and with keys and values in each of `--kv_cache`. `gap` is how far a video's
-latent is from the first one's, relative to it. The VAE runs in ComfyUI, after the last chunk. Options that
-bench_comfyui.py has too mean the same."""
+One server makes the same video with each of `--kv_cache`. `gap`: a latent's relative distance from the first one."""
 
 import argparse
 import statistics
 
 import random_package
-from bench_server import END, LOADER, MODES, SAMPLER, api_prompt, measured_server, prepare_base, server_parser, show
+from bench_server import END, LOADER, SAMPLER, api_prompt, measured_server, prepare_base, server_parser, show
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.options import CHUNK
-from memory_watch import Memory
 
 MODELS = {"14b": "lingbot_world_fast", "1.3b": "lingbot-world-v2-1.3b-causal-fast"}
 
 
 def prepare(options: argparse.Namespace) -> int:
-    """Make the base directory of the server. Return the width of the model's prompts."""
     package = prepare_base(options)
     if not options.toy:
         (random_package.small if options.model == "1.3b" else random_package.causal)(package)
@@ -31,7 +26,7 @@ def prepare(options: argparse.Namespace) -> int:
 
 
 def prompt_for(kv_cache: str, text_dim: int, options: argparse.Namespace) -> dict:
-    """A rollout as an API prompt; ComfyUI runs the same one again only with another `kv_cache`."""
+    """Return a rollout as an API prompt; ComfyUI repeats it only with another `kv_cache`."""
     height, width = map(int, options.size.split("*"))
     model = {"model_name": f"bench/{MODELS[options.model]}", "weight_dtype": "default"}
     move = {"preset": "dolly_in", "amount": 1.0, "radius": 1.0, "shake": 0.0, "fov_deg": 60.0, "easing": "linear"}
@@ -46,8 +41,8 @@ def prompt_for(kv_cache: str, text_dim: int, options: argparse.Namespace) -> dic
         "steps": "as the model was trained",
         "shift": 10.0,
         "indices": "0",
-        "window": options.window,
-        "sink": options.sink,
+        "window": 18,
+        "sink": 6,
         "kv_cache": kv_cache,
         "chunk": str(options.chunk),
     }
@@ -66,7 +61,6 @@ def prompt_for(kv_cache: str, text_dim: int, options: argparse.Namespace) -> dic
 
 
 def figures(timeline, frames: int, chunk: int) -> dict:
-    """Seconds: until the sampler begins, of the first and the last chunk, of all of the node."""
     ends = [timeline.steps[frame] for frame in range(4 * chunk - 3, frames + 1, 4 * chunk) if frame in timeline.steps]
     chunks = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
     return {
@@ -84,22 +78,16 @@ def main() -> None:
     parser.add_argument("--kv_cache", nargs="+", default=["auto", "gpu", "8bit", "host"])
     parser.add_argument("--model", choices=list(MODELS), default="14b")
     parser.add_argument("--chunk", type=int, default=CHUNK)
-    parser.add_argument("--server", choices=list(MODES), default="default")
     parser.add_argument("--arithmetic", default="auto")
     parser.add_argument("--attention", default="auto")
     parser.add_argument("--frame_num", type=int, default=117)
-    parser.add_argument("--window", type=int, default=18)
-    parser.add_argument("--sink", type=int, default=6)
     options = parser.parse_args()
-    text_dim, memory = prepare(options), Memory()
-    try:
-        with measured_server(options.server, options, memory) as run:
-            for kv_cache in options.kv_cache:
-                timeline, over = run(prompt_for(kv_cache, text_dim, options))
-                times = figures(timeline, options.frame_num, options.chunk)
-                show({"kv_cache": kv_cache, **times, **timeline.shown, **over})
-    finally:
-        memory.stop()
+    text_dim = prepare(options)
+    with measured_server("default", options) as run:
+        for kv_cache in options.kv_cache:
+            timeline, over = run(prompt_for(kv_cache, text_dim, options))
+            times = figures(timeline, options.frame_num, options.chunk)
+            show({"kv_cache": kv_cache, **times, **timeline.shown, **over})
 
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
-"""Packages of random weights at the real sizes (31 GB), to measure with.
+"""Packages of random weights at the real sizes (31 GB); existing parts are used again.
 
-Parts that are already there are used again. One tensor is in memory at a time; every block of an expert has the same
-weights, as every piece of the text encoder has: what is measured does not depend on them.
-"""
+All blocks of an expert have the same weights, which does not change what is measured."""
 
-import json
+import math
 import os
 import random
-import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase
@@ -22,98 +18,54 @@ from lingbot_world.model.quantized.ggml import BLOCKS
 from lingbot_world.quantize import writer
 from lingbot_world.text import NEGATIVE_PROMPT
 from lingbot_world.text.weights import UMT5Config
+from lingbot_world.tools.toy.pack import in_shards
 from lingbot_world.toy import write_example
+from lingbot_world.toy.tokenizer import SPACE, vocabulary, write_tokenizer
 from lingbot_world.toy.weights import Weights
 from lingbot_world.vae.weights import vae_shapes
-from safetensors.torch import save_file
 from torch import Tensor
 
 FULL = ModelConfig(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40, freq_dim=256, text_dim=4096)
-SMALL = ModelConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096)
-"""2.0 1.3B."""
+SMALL = ModelConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096)  # 2.0 1.3B
 XXL = UMT5Config(
     vocab_size=256384, dim=4096, attention_dim=4096, ffn_dim=10240, num_heads=64, num_layers=24, buckets=32
 )
-PIECES = 256_300
-PIECE = 64 << 20
-VAE_WIDTH = 96
-SHARDS = 6
-SMALL_INDEX = "diffusion_pytorch_model.safetensors.index.json"
+TOKENS, VAE_WIDTH, SHARDS = 256_300, 96, 6
 
 
-def random_tensors(
-    config: ModelConfig, *, device: str = "cpu", seed: int = 0, repeat_block: bool = False, quantized: bool = True
-) -> Iterator[tuple[str, writer.Values]]:
-    """Every parameter of `config`: norms around 1, the rest small; linear weights already encoded when `quantized`."""
-    generator = torch.Generator(device).manual_seed(seed)
-    first_block = {}
-    for name, shape in config.parameter_shapes().items():
-        twin = name.split(".", 2)[-1] if repeat_block and name.startswith("blocks.") else None
-        if twin not in first_block:
-            value = _random(name, shape, generator, device)
-            value = codec.encode(value) if quantized and len(shape) == 2 else value
-            if twin is None:
-                yield name, value
-                continue
-            first_block[twin] = value
-        yield name, first_block[twin]
-
-
-def _random(name: str, shape: tuple[int, ...], generator: torch.Generator, device: str) -> Tensor:
-    value = torch.empty(shape, device=device, dtype=torch.bfloat16).normal_(generator=generator)
+def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    value = torch.empty(shape, device=generator.device, dtype=torch.bfloat16).normal_(generator=generator)
     if "norm" in name and name.endswith("weight"):
         return 1 + 0.02 * value
     return value * (0.5 * shape[-1] ** -0.5 if len(shape) == 2 else 0.02)
 
 
-def write_random_expert(folder: Path, config: ModelConfig, *, bf16: bool = False, **options) -> Path:
-    """Write the folder of an expert and return the path of its weights."""
+def write_random_expert(
+    folder: Path, config: ModelConfig, *, dtype=None, device: str = "cpu", seed: int = 0, repeat_block: bool = False
+) -> Path:
+    """Write the folder of an expert, in NF4 without a `dtype`. Return the path of its weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    path, shapes = folder / "model.safetensors", config.parameter_shapes()
-    with writer.TensorFile(path, shapes, () if bf16 else writer.linear_weights(shapes)) as file:
-        for name, value in random_tensors(config, quantized=not bf16, **options):
+    path, shapes, first_block = folder / "model.safetensors", config.parameter_shapes(), {}
+    quantized, generator = () if dtype else writer.linear_weights(shapes), torch.Generator(device).manual_seed(seed)
+    with writer.TensorFile(path, shapes, quantized, dtype=dtype or torch.bfloat16) as file:
+        for name, shape in shapes.items():
+            twin = name.split(".", 2)[-1] if repeat_block and name.startswith("blocks.") else name
+            value = first_block.get(twin)
+            if value is None:
+                value = _random(name, shape, generator)
+                value = codec.encode(value) if not dtype and len(shape) == 2 else value
+            if twin != name:
+                first_block[twin] = value
             file.write(name, value)
         file.finish()
-    if not bf16:
+    if not dtype:
         writer.write_json(folder / "config.json", writer.config_json(config))
         writer.write_json(folder / "quantization_meta.json", {"quant": writer.QUANT})
     return path
 
 
-def write_safetensors(file: Path, config: UMT5Config) -> Path:
-    """Random bf16 of the usual scale; one random piece is written again and again, so nothing is held."""
-    header, offset = {}, 0
-    for key, shape in config.parameter_shapes().items():
-        nbytes = 2 * torch.Size(shape).numel()
-        header[key] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + nbytes]}
-        offset += nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    piece = (torch.randn(PIECE // 2) * 0.02).bfloat16().view(torch.uint8).numpy()
-    with file.open("wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        for start in range(0, offset, PIECE):
-            out.write(piece[: offset - start])
-    return file
-
-
-def write_tokenizer(file: Path) -> Path:
-    """A unigram vocabulary of the real size, made of random words and the letters."""
-    draw = random.Random(0)
-    letters = [chr(code) for code in range(33, 127)] + sorted({*NEGATIVE_PROMPT})
-    words = {"\u2581" + "".join(draw.choices(ascii_lowercase, k=draw.randint(2, 9))) for _ in range(PIECES)}
-    pieces = ["<pad>", "</s>", "<s>", "<unk>", "\u2581", *letters, *sorted(words)]
-    while len(pieces) < PIECES:
-        pieces.append(f"<filler_{len(pieces)}>")
-    vocabulary = [[piece, -1.0 - i / 1e4] for i, piece in enumerate(pieces[:PIECES])]
-    model = {"type": "Unigram", "unk_id": 3, "vocab": vocabulary}
-    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}
-    file.write_text(json.dumps({"version": "1.0", "pre_tokenizer": space, "model": model}), "utf-8")
-    return file
-
-
 def expert(folder: Path, role: str, device: str = "cuda", config: ModelConfig = FULL) -> Path:
-    """The folder of the "high" or "low" expert of a package, written if need be."""
+    """Return the folder of the "high" or "low" expert, written if missing; likewise below."""
     path = folder / f"{role}_noise_model_bnb_nf4"
     if not (path / "model.safetensors").is_file() or open_checkpoint(path).config != config:
         write_random_expert(path, config, device=device, seed=("high", "low").index(role), repeat_block=True)
@@ -121,7 +73,6 @@ def expert(folder: Path, role: str, device: str = "cuda", config: ModelConfig = 
 
 
 def causal(folder: Path, device: str = "cuda") -> Path:
-    """The folder of a package's causal model, written if need be."""
     path = folder / "lingbot_world_fast"
     if not (path / "model.safetensors").is_file():
         write_random_expert(path, replace(FULL, causal=True), device=device, seed=2, repeat_block=True)
@@ -129,7 +80,7 @@ def causal(folder: Path, device: str = "cuda") -> Path:
 
 
 def causal_gguf(folder: Path, kind: str = "Q4_K") -> Path:
-    """A GGUF file of the causal model, written if need be: matrices in a block format, drawn at random."""
+    """Return a GGUF file of the causal model with random blocks."""
     import gguf
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +92,7 @@ def causal_gguf(folder: Path, kind: str = "Q4_K") -> Path:
         twin = name.split(".", 2)[-1] if name.startswith("blocks.") else name
         if twin not in drawn:
             matrix = len(shape) == 2
-            drawn[twin] = blocks(kind, shape) if matrix else _random(name, shape, generator, "cpu").float().numpy()
+            drawn[twin] = blocks(kind, shape) if matrix else _random(name, shape, generator).float().numpy()
         is_matrix = drawn[twin].dtype == np.uint8
         file.add_tensor(name, drawn[twin], raw_dtype=gguf.GGMLQuantizationType[kind] if is_matrix else None)
     file.write_header_to_file(path=path)
@@ -152,7 +103,7 @@ def causal_gguf(folder: Path, kind: str = "Q4_K") -> Path:
 
 
 def blocks(kind: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Random blocks of a format with two scales at its start, Q4_K or Q5_K: uint8 [rows, bytes of a row]."""
+    """Return random blocks of a format with two scales at its start, Q4_K or Q5_K: uint8 [rows, bytes of a row]."""
     form = BLOCKS[kind]
     made = np.random.default_rng(0).integers(0, 256, (*shape[:-1], shape[-1] // form.values, form.nbytes), np.uint8)
     made[..., :4].view(np.float16)[...] = np.float16(2e-5), np.float16(1.5e-4)
@@ -160,36 +111,31 @@ def blocks(kind: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def small(folder: Path, device: str = "cuda") -> Path:
-    """The 1.3B of 2.0 as `hf download` leaves it, written if need be: six shards of float32 and their index."""
+    """Return the 1.3B of 2.0 as `hf download` leaves it: six shards of float32 and their index."""
     path = folder / "lingbot-world-v2-1.3b-causal-fast"
-    if (path / SMALL_INDEX).is_file():
-        return path
-    path.mkdir(parents=True, exist_ok=True)
-    shapes, places = SMALL.parameter_shapes(), {}
-    names = list(shapes)
-    weights = dict(random_tensors(SMALL, device=device, seed=3, quantized=False))
-    for shard in range(SHARDS):
-        file = f"diffusion_pytorch_model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
-        part = names[shard * len(names) // SHARDS : (shard + 1) * len(names) // SHARDS]
-        places |= dict.fromkeys(part, file)
-        save_file({name: weights[name].float().cpu().contiguous() for name in part}, path / file)
-    index = {"metadata": {}, "weight_map": places}
-    (path / SMALL_INDEX).write_text(json.dumps(index))
+    whole = path / "diffusion_pytorch_model.safetensors"
+    if not path.joinpath(f"{whole.name}.index.json").is_file():
+        write_random_expert(path, SMALL, dtype=torch.float32, device=device, seed=3).rename(whole)
+        in_shards(whole, SHARDS)
     return path
 
 
 def text_encoder(folder: Path) -> tuple[Path, Path]:
-    """The umt5-xxl file of a package and its tokenizer's folder, written if need be."""
+    """Return the umt5-xxl file and its tokenizer's folder. Its tensors share their numbers."""
     file, tokenizer = folder / "models_t5_umt5-xxl-enc-bf16.safetensors", folder / "tokenizer"
     if not file.is_file():
-        tokenizer.mkdir(parents=True, exist_ok=True)
-        write_tokenizer(tokenizer / "tokenizer.json")
-        write_safetensors(file, XXL)
+        draw, letters, shapes = random.Random(0), sorted({*NEGATIVE_PROMPT}), XXL.parameter_shapes()
+        words = ["".join(draw.choices(ascii_lowercase, k=12)) for _ in range(TOKENS - len(vocabulary(letters)))]
+        write_tokenizer(tokenizer, [*letters, *(SPACE + word for word in words)])
+        noise = torch.empty(max(map(math.prod, shapes.values())), dtype=torch.bfloat16).normal_(std=0.02)
+        with writer.TensorFile(file, shapes, ()) as out:
+            for name, shape in shapes.items():
+                out.write(name, noise[: math.prod(shape)].view(shape))
+            out.finish()
     return file, tokenizer
 
 
 def vae(folder: Path) -> Path:
-    """The VAE of a package, written if need be."""
     file = folder / "Wan2.1_VAE.pth"
     if not file.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -199,7 +145,7 @@ def vae(folder: Path) -> Path:
 
 
 def around(folder: Path) -> None:
-    """What a causal model needs besides: text encoder, VAE, and in `example/` an image, a prompt and a camera path."""
+    """Write what a causal model needs besides: text encoder, VAE, and an `example/`."""
     text_encoder(folder)
     vae(folder)
     (folder / "example").mkdir(parents=True, exist_ok=True)
@@ -207,7 +153,6 @@ def around(folder: Path) -> None:
 
 
 def whole(folder: Path, device: str = "cuda") -> Path:
-    """Both experts and all that is `around` them; returns the folder."""
     for role in ("high", "low"):
         expert(folder, role, device)
     around(folder)
@@ -215,6 +160,6 @@ def whole(folder: Path, device: str = "cuda") -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of a timed command. pip writes bytecode: an environment that keeps Python from it would
-    compile all of torch's sources in each run."""
+    """Return the variables of a timed command, without PYTHONDONTWRITEBYTECODE: each run would compile torch's
+    sources."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

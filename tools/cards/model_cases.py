@@ -1,4 +1,4 @@
-"""Decoders of the VAE, and launches of a block, tried on a GPU. See try_kernels.py."""
+"""What try_kernels.py and per_clock.py measure on a GPU: kernels, blocks of both models, decoders of the VAE."""
 
 import json
 import math
@@ -7,33 +7,46 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
 import torch
+from lingbot_world.loaders import load_expert
+from lingbot_world.model.attention.choose_8bit import check_8_bits, takes_operands
+from lingbot_world.model.choice.card import card_of
+from lingbot_world.model.choice.rates import LARGE_SIZES, SIZES
+from lingbot_world.model.choice.table import candidates, missing
+from lingbot_world.model.choice.trials import Size, try_all
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.kv.place import KeyValuePlace
+from lingbot_world.options import FAST_INDICES, Window
+from lingbot_world.pipeline.world import World, WorldMemory
+from lingbot_world.sampling import few_step_schedule
+from lingbot_world.toy.weights import Weights
+from lingbot_world.vae import load_vae
+from lingbot_world.vae.convolutions import KitchenDecoder, convolution_of
+from lingbot_world.vae.network import Decoder
+from lingbot_world.vae.pooled import PooledDecoder
+from lingbot_world.vae.weights import vae_shapes
 
-BLOCKS = 1, 3
-"""The numbers of blocks of two models; the difference of their launches gives the launches of a block."""
-FORWARDS = 5
-"""The forwards of a chunk: four steps and a clean pass."""
+sys.path.insert(0, str(Path(__file__).absolute().parent.parent / "bench"))
+from bench_common import normal_draw, relative
+from random_package import VAE_WIDTH, write_random_expert
+
+BLOCKS = 1, 3  # the numbers of blocks of two models; the difference of their launches gives the launches of a block
+FORWARDS = 5  # the forwards of a chunk: four steps and a clean pass
 WIDTHS = {"1.3B": (1536, 8960, 12), "14B in NF4": (5120, 13824, 40)}
-VIDEO, FRAMES = (58, 104), 4
-"""The latent's size of the timed decode, 464x832, and its frames."""
-
-
-def relative(got, want) -> float:
-    """The relative RMS error."""
-    return float((got.float() - want.float()).norm() / want.float().norm())
+VIDEO, FRAMES = (58, 104), 4  # the latent's size of the timed decode, 464x832, and its frames
 
 
 def decibels(error: float) -> float:
-    """A relative RMS error in dB."""
+    """Return a relative RMS error in dB."""
     return -20 * math.log10(max(error, 1e-12))
 
 
 def shown(name: str, run) -> None:
-    """Print the result of `run`, or the reason of its failure, as a line of JSON."""
+    """Print the result of `run`, or its error, as a line of JSON."""
     start = time.perf_counter()
     try:
         found = run()
@@ -45,21 +58,65 @@ def shown(name: str, run) -> None:
     print(json.dumps(found), flush=True)
 
 
-def try_vae(timed: bool) -> None:
-    """Decode random latents by each decoder: dB from the decode in fp32 (peak 2), and on the card itself the seconds of
-    a latent frame at 464x832."""
-    from lingbot_world.toy.weights import Weights
-    from lingbot_world.vae import load_vae
-    from lingbot_world.vae.convolutions import KitchenDecoder, convolution_of
-    from lingbot_world.vae.network import Decoder
-    from lingbot_world.vae.pooled import PooledDecoder
-    from lingbot_world.vae.weights import vae_shapes
+def try_candidates(timed: bool) -> None:
+    """Try the candidates of each operation at the widths of both models."""
+    device = torch.device("cuda", 0)
+    for model, sizes in (("1.3B", SIZES | {"norms": Size(6032, 0, 1536)}), ("14B", LARGE_SIZES)):
+        for work, size in sizes.items():
+            shown(f"{work}, {model}", partial(_candidates, work, size, device, timed))
 
+
+def _candidates(work, size, device, timed: bool) -> dict:
+    card = card_of(device)
+    absent = {each.name: why for each in candidates(work, card) if (why := missing(each.name, card)) is not None}
+    present = [each for each in candidates(work, card) if each.name not in absent]
+    return absent | {trial.name: trial._asdict() for trial in try_all(present, device, size, timed=timed)}
+
+
+def random_expert(folder: Path, name: str, blocks: int, causal: bool = False) -> Path:
+    """Return the weights of a few blocks of the width `name`, written if missing."""
+    dim, feed_forward, heads = WIDTHS[name]
+    rest = {"num_layers": blocks, "freq_dim": 256, "text_dim": 4096, "causal": causal}
+    place = folder / f"{name.replace(' ', '')}-{blocks}" / ("lingbot-world-v2-causal-fast" if causal else "base")
+    path, dtype = place / "model.safetensors", None if "NF4" in name else torch.bfloat16
+    if not path.is_file():
+        config = ModelConfig(dim=dim, ffn_dim=feed_forward, num_heads=heads, **rest)
+        write_random_expert(place, config, dtype=dtype, device="cuda")
+    return path
+
+
+def try_models() -> None:
+    """Compare a few blocks in each arithmetic and attention with exact bf16 of the same weights."""
+    for name, blocks in (("1.3B", 6), ("14B in NF4", 2)):
+        path, draw, grid = random_expert(Path(tempfile.mkdtemp()), name, blocks), normal_draw(seed=1), (3, *VIDEO)
+        inputs = {
+            "x": draw((1, 36, *grid)),
+            "timestep": torch.tensor([900.0], device="cuda"),
+            "context": draw((1, 40, 4096)),
+            "camera": 0.47 * draw((1, 384, *grid)),
+        }
+        exact = load_expert(path, "cuda", torch.bfloat16)(**inputs)
+        for arithmetic, attention in product(("bf16", "int8", "fp8", "8bit"), ("exact", "8bit")):
+            run = partial(_forward, path, inputs, exact, arithmetic, attention)
+            shown(f"{name}, {arithmetic}, attention {attention}", run)
+
+
+def _forward(path: Path, inputs: dict, exact, arithmetic: str, attention: str) -> dict:
+    model = load_expert(path, "cuda", torch.bfloat16, arithmetic=arithmetic, attention_mode=attention)
+    notes = check_8_bits(arithmetic, attention, torch.device("cuda"), model.config)
+    return {"dB": decibels(relative(model(**inputs), exact)), "notes": notes}
+
+
+@cache
+def random_vae():
     random = Weights(0)
-    whole = load_vae(
-        {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(96).items()}, device="cuda"
-    )
-    half = whole.decoding_in_half()
+    weights = {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(VAE_WIDTH).items()}
+    return load_vae(weights, device="cuda")
+
+
+def try_vae(timed: bool) -> None:
+    """Decode by each decoder: dB from fp32 (peak 2), and if `timed` the seconds of a latent frame at 464x832."""
+    whole, half = random_vae(), random_vae().decoding_in_half()
     latents = torch.randn(FRAMES, 1, 16, 20, 22, generator=torch.Generator().manual_seed(0))
     want = decoded(Decoder(whole.weights), latents, whole)
     shown("VAE: the table's choice", lambda: {"chosen": convolution_of(torch.device("cuda"))})
@@ -104,8 +161,8 @@ def try_launches() -> None:
 
 
 def launches(folder: Path, name: str, arithmetic: str, attention: str) -> dict:
-    """The launches of a block in a forward, and of each kernel its launches and microseconds."""
-    few, many = (_kernels(_model(folder, name, count, arithmetic, attention)) for count in BLOCKS)
+    """Return the launches of a block in a forward, and of each kernel its launches and microseconds."""
+    few, many = (_kernels(random_expert(folder, name, count, True), arithmetic, attention) for count in BLOCKS)
     blocks, found = (BLOCKS[1] - BLOCKS[0]) * FORWARDS, {}
     for each in {**few, **many}:
         (count, time_), (less, less_time) = many.get(each, (0, 0.0)), few.get(each, (0, 0.0))
@@ -119,7 +176,7 @@ def _by_time(kernels: dict[str, tuple[float, float]]) -> dict[str, tuple[float, 
 
 
 def profiled(run: Callable[[], object], times: int = 5) -> dict[str, tuple[float, float]]:
-    """What a GPU runs in a call of `run`, by name: launches and microseconds."""
+    """Return launches and microseconds of what a GPU runs in a call of `run`, by name."""
     run()
     torch.cuda.synchronize()
     time.sleep(0.5)  # a GPU that works for long lowers its clock
@@ -136,40 +193,14 @@ def profiled(run: Callable[[], object], times: int = 5) -> dict[str, tuple[float
     return _by_time(found)
 
 
-def _model(folder: Path, name: str, count: int, arithmetic: str, attention: str):
-    from lingbot_world.loaders import load_expert
-    from lingbot_world.model.config import ModelConfig
-
-    sys.path.insert(0, str(Path(__file__).absolute().parent.parent / "bench"))
-    from random_package import write_random_expert
-
-    dim, feed_forward, heads = WIDTHS[name]
-    rest = {"freq_dim": 256, "text_dim": 4096, "causal": True}
-    config = ModelConfig(dim=dim, ffn_dim=feed_forward, num_heads=heads, num_layers=count, **rest)
-    place = folder / f"{name.replace(' ', '')}-{count}" / "lingbot-world-v2-causal-fast"
-    path = place / "model.safetensors"
-    if not path.is_file():
-        write_random_expert(place, config, bf16="NF4" not in name, device="cuda")
+def _kernels(path: Path, arithmetic: str, attention: str) -> dict[str, tuple[float, float]]:
+    """Profile a chunk with a full window."""
     how = {"arithmetic": arithmetic, "attention_mode": attention}
-    return load_expert(path, "cuda", torch.bfloat16, decoded_blocks=count, **how)
-
-
-def _kernels(model) -> dict[str, tuple[float, float]]:
-    """What a GPU runs in a chunk whose window is full, by name: launches and microseconds."""
-    from lingbot_world.model.attention.choose_8bit import takes_operands
-    from lingbot_world.model.kv.place import KeyValuePlace
-    from lingbot_world.options import FAST_INDICES, Window
-    from lingbot_world.pipeline.world import World, WorldMemory
-    from lingbot_world.sampling import few_step_schedule
-
+    model = load_expert(path, "cuda", torch.bfloat16, decoded_blocks=max(BLOCKS), **how)
     memory = WorldMemory(KeyValuePlace(fp8=takes_operands(model.attention_mode, torch.device("cuda"), model.config)))
     world = World(model, VIDEO, Window(2 * FRAMES, FRAMES), chunk=FRAMES, device="cuda", memory=memory)
-    generator = torch.Generator("cuda").manual_seed(0)
-
-    def draw(shape):
-        return torch.randn(shape, device="cuda", generator=generator)
-
-    world.prompt, schedule = draw((1, 77, 4096)), few_step_schedule(FAST_INDICES, 10.0)
+    draw, schedule = normal_draw(), few_step_schedule(FAST_INDICES, 10.0)
+    world.prompt = draw((1, 77, 4096))
 
     def chunk():
         noise, y, camera = (draw((1, channels, FRAMES, *VIDEO)) for channels in (16, 20, model.config.control_channels))

@@ -1,11 +1,8 @@
-"""Kernels that GeForce cards run, measured per clock and multiprocessor on the GPU at hand.
+"""Kernels that GeForce cards run, measured per clock and multiprocessor on the GPU at hand; see docs/cards.md.
 
     python tools/cards/per_clock.py [--parts peaks attention products convolution block decoder] [--dry]
 
-A multiprocessor of an H100 and one of a GeForce card have the same shared memory and arithmetic a clock, but tensor
-cores and memory of other speeds. What a kernel takes here therefore bounds what it takes there: see docs/cards.md. The
-GPU plays compute capability 12.0 (play.py). Each result is printed as a line of JSON. `--dry` prints the shapes and
-needs no GPU. 3 minutes on an H100."""
+The GPU plays compute capability 12.0. Each result is a line of JSON. `--dry` prints the shapes and needs no GPU."""
 
 import argparse
 import json
@@ -19,20 +16,24 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from model_cases import FRAMES, VIDEO, WIDTHS, launches, profiled, shown
-from try_kernels import importable
+from lingbot_world.model.ops.rotation import GROUP, encode_rotated
+from lingbot_world.vae.network import Decoder
+from lingbot_world.vae.pooled import PooledDecoder
+from lingbot_world.vae.weights import prepare, vae_shapes
+from model_cases import FRAMES, VAE_WIDTH, VIDEO, WIDTHS, card_of, launches, profiled, random_vae, shown
+from play import play
 
-PLAYED, VAE_WIDTH = "12.0", 96
+PLAYED = "12.0"
 KERNELS = "int8=comfy-kitchen,attention-8bit=comfy-kitchen,convolution=triton"
 TOKENS, KEYS = (count * VIDEO[0] * VIDEO[1] // 4 for count in (FRAMES, 18))
 REFERENCE, COOL = 400, 0.06
-"""The loops of the kernel whose time tells the clock, and the seconds of rest before a measurement: a GPU that works
-for long lowers its clock."""
+"""The loops of the kernel whose time tells the clock, and the rest in seconds: a GPU that works for long lowers its
+clock."""
 
 
 @lru_cache
 def reference() -> Callable[[], object]:
-    """A kernel that only multiplies, always as many cycles."""
+    """Return a kernel that only multiplies, always as many cycles."""
     from tensor_cores import SUMS, multiply
 
     count = 2 * torch.cuda.get_device_properties(0).multi_processor_count
@@ -42,8 +43,7 @@ def reference() -> Callable[[], object]:
 
 
 def timed(run, operations: float) -> dict:
-    """The microseconds of a call, and of the reference kernel before and after: they tell the clock. All is queued
-    behind the reference kernel, so that no launch is waited for."""
+    """Return the microseconds of a call, and of the reference kernel before and after, which tell the clock."""
     multiply, found = reference(), []
     run()
     torch.cuda.synchronize()
@@ -62,7 +62,7 @@ def timed(run, operations: float) -> dict:
 
 
 def peaks() -> None:
-    """The tensor cores through the instructions that GeForce has too, and the memory."""
+    """Measure the tensor cores by instructions that GeForce has too, and the memory."""
     from tensor_cores import SUMS, multiply
 
     count, tile, depth, loops = 2 * torch.cuda.get_device_properties(0).multi_processor_count, 128, 32, 400
@@ -77,11 +77,7 @@ def peaks() -> None:
 
 
 def convolutions() -> Counter:
-    """The convolutions of a latent frame, as (kind, channels, out, height, width), with their number. They are those
-    of a `Decoder` on torch's device without data."""
-    from lingbot_world.vae.network import Decoder
-    from lingbot_world.vae.weights import prepare, vae_shapes
-
+    """Count a latent frame's convolutions as (kind, channels, out, height, width), on torch's device without data."""
     found = Counter[tuple]()
 
     class Listed(Decoder):
@@ -99,24 +95,21 @@ def convolutions() -> Counter:
     shapes, meta = vae_shapes(VAE_WIDTH), torch.device("meta")
     weights = {name: torch.empty(shape, device=meta) for name, shape in shapes.items()}
     decoder, latent = Listed(prepare(weights, meta, torch.float16)), torch.empty(1, 16, *VIDEO, device=meta).half()
-    for _ in decoder.decode(latent):  # the video's first frame
-        pass
+    list(decoder.decode(latent))  # the video's first frame
     found.clear()
-    for _ in decoder.decode(latent):
-        pass
+    list(decoder.decode(latent))
     return found
 
 
 def operations_of(kind: str, channels: int, out: int, height: int, width: int) -> float:
-    """The operations of a convolution as Triton's kernel computes it: doubling is four kernels of 2x2."""
+    """Return the operations of a convolution in Triton's kernel, where doubling is four kernels of 2x2."""
     taps = {"over time": 27, "time only": 3, "doubling": 16}[kind]
     return 2.0 * taps * channels * out * height * width
 
 
 def convolution() -> None:
-    """The largest convolutions of the decoder: Triton's kernel with sums in fp16 and in fp32, comfy-kitchen's kernel,
-    and the kernel that writes a frame to its slot."""
-    from lingbot_world.model.choice.card import card_of
+    """Measure the decoder's largest convolutions: Triton with sums in fp16 and fp32, comfy-kitchen, and the frame
+    writer."""
     from lingbot_world.model.choice.tiles import tile_of
     from lingbot_world.model.kernels import convolution as own
 
@@ -138,7 +131,7 @@ def _given(tile, *_any):
 
 
 def operands(kind: str, channels: int, out: int, height: int, width: int) -> tuple:
-    """Random arguments of the kernel of convolution.py."""
+    """Return random arguments of the kernel of convolution.py."""
     frames, side = (1, 2) if kind == "doubling" else (3, 3 if kind == "over time" else 1)
     x = torch.randn(frames * (height + 1) * (width + 1), channels, device="cuda").half()
     depth = frames * side * side * channels
@@ -148,14 +141,14 @@ def operands(kind: str, channels: int, out: int, height: int, width: int) -> tup
 
 
 def put(own, x, slots, _weight, _bias, size, _side) -> dict:
-    """The kernel that writes a frame with its norm; its work is in bytes."""
+    """Measure the kernel that writes a frame with its norm; its work is in bytes."""
     pixels = (size[0] + 1) * (size[1] + 1)
     run = partial(own.put, x[:pixels], x[0], 1e-24, x, slots, size)
     return timed(run, 4.0 * pixels * x.shape[1])
 
 
 def kitchen(channels: int, out: int, height: int, width: int, work: float) -> dict:
-    """comfy-kitchen's convolution over three frames."""
+    """Measure comfy-kitchen's convolution over three frames."""
     from comfy_kitchen import fp16_conv3d
 
     weight = torch.randn(out, 3 * channels, 3, 3, device="cuda").half()
@@ -166,7 +159,7 @@ def kitchen(channels: int, out: int, height: int, width: int, work: float) -> di
 
 
 def attention() -> None:
-    """comfy-kitchen's attention of a chunk to a full window, all of it and by kernels."""
+    """Measure comfy-kitchen's attention of a chunk to a full window, all of it and by kernels."""
     from comfy_kitchen import int8_attention
 
     heads = WIDTHS["1.3B"][2]
@@ -179,9 +172,8 @@ def attention() -> None:
 
 
 def products() -> None:
-    """comfy-kitchen's products of a block, with rotated weights."""
+    """Measure comfy-kitchen's products of a block, with rotated weights."""
     import comfy_kitchen
-    from lingbot_world.model.ops.rotation import GROUP, encode_rotated
 
     dim, wide, _ = WIDTHS["1.3B"]
     for name, columns, out in (("q, k, v", dim, 3 * dim), ("o", dim, dim), ("up", dim, wide), ("down", wide, dim)):
@@ -200,21 +192,11 @@ def products() -> None:
 
 
 def block() -> None:
-    """The kernels of a block of the 1.3B in a chunk with a full window."""
-    folder = Path(tempfile.mkdtemp())
-    shown("block, 8 bits", partial(launches, folder, "1.3B", "8bit", "8bit"))
+    shown("block, 8 bits", partial(launches, Path(tempfile.mkdtemp()), "1.3B", "8bit", "8bit"))
 
 
 def decoder() -> None:
-    """The decoder's latent frame by kernels."""
-    from lingbot_world.toy.weights import Weights
-    from lingbot_world.vae import load_vae
-    from lingbot_world.vae.pooled import PooledDecoder
-    from lingbot_world.vae.weights import vae_shapes
-
-    random, shapes = Weights(0), vae_shapes(VAE_WIDTH)
-    whole = load_vae({name: random.layer(name, shape, gain=1.0) for name, shape in shapes.items()}, device="cuda")
-    made, latent = PooledDecoder(whole.decoding_in_half()), torch.randn(1, 16, *VIDEO, device="cuda").half()
+    made, latent = PooledDecoder(random_vae().decoding_in_half()), torch.randn(1, 16, *VIDEO, device="cuda").half()
     latent = latent.contiguous(memory_format=torch.channels_last)
 
     def run():
@@ -229,7 +211,6 @@ PARTS = {each.__name__: each for each in (peaks, attention, products, convolutio
 
 
 def dry() -> None:
-    """Print what would be measured."""
     found = convolutions()
     for shape, count in found.items():
         print(*shape, "times", count, f"{count * operations_of(*shape) / 1e12:.3f} TFLOP")
@@ -242,13 +223,10 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--dry", action="store_true", help="print the shapes only")
     options = parser.parse_args()
-    importable()
     os.environ |= {"LINGBOT_WORLD_CARDS": "", "LINGBOT_WORLD_KERNELS": KERNELS}
     if options.dry:
         dry()
         return
-    from play import play
-
     found = torch.cuda.get_device_properties(0)
     print(json.dumps({"card": found.name, "multiprocessors": found.multi_processor_count}), flush=True)
     play(PLAYED)

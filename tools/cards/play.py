@@ -1,8 +1,7 @@
 """Another NVIDIA card, played on the one at hand: torch reports its compute capability, and Triton compiles for it.
 
-Paths, fallbacks and numbers are the other card's, times are not: its PTX is compiled for the card at hand, and cuBLAS,
-cuDNN and the libraries' compiled kernels stay that card's own. A Triton kernel that needs more shared memory than
-GeForce cards have raises, as it would there."""
+Paths, fallbacks and numbers are the other card's, times are not. A Triton kernel with too much shared memory raises, as
+it would there."""
 
 import os
 import tempfile
@@ -19,8 +18,8 @@ class SharedMemoryError(RuntimeError):
 
 
 def play(name: str) -> dict[str, int]:
-    """Play a card from now on, such as "8.6". Return a dict that fills with the shared memory of each kernel that
-    Triton compiles, in bytes."""
+    """Play a card, such as "8.6". Return a dict that fills with the shared memory of each compiled Triton kernel, in
+    bytes."""
     played = tuple(int(part) for part in name.split("."))
     here = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
     torch.cuda.get_device_capability = lambda device=None: played

@@ -1,6 +1,4 @@
-"""Print the tables of docs/cards.md, or write them into it.
-
-python tools/cards/tables.py [--write]"""
+"""Print the tables of docs/cards.md, or write them into it: `python tools/cards/tables.py [--write]`."""
 
 import argparse
 import re
@@ -28,10 +26,7 @@ GOALS = (("RTX 5090", LARGE, 0.75), ("RTX 4060 8 GB", SMALL, 16 / 6), ("RTX 5060
 
 
 class Measured(NamedTuple):
-    """A measurement by other people with their own code, on a `card` in CARDS. `code`: a description of their code.
-    `model` and `chunk`: the seconds for the model alone and for the full chunk, None if unknown. `size`: height and
-    width of the video. `frames` and `window`: latent frames of a chunk and of the attention window. `forwards`:
-    forwards for each chunk. `eight_bit`: whether 8-bit kernels were used."""
+    """Other people's measurement. `model`, `chunk`: seconds, None if unknown; `frames`, `window`: latent frames."""
 
     card: str
     code: str
@@ -51,13 +46,11 @@ OTHERS: tuple[Measured, ...] = (
     Measured("RTX 5060 8 GB", "official, laptop", 0.72, 0.766, (304, 528), 1, 6, 4, False),
     Measured("Strix Halo", "ROCm fork", 0.83, 0.87, (384, 672), 1, 12, 4, False),
 )
-"""Measurements of the 1.3B model from public forks of lingbot-world-v2, September to October 2026. The runs on the
-laptop and on Strix Halo used the tiny decoder."""
+"""Public forks of lingbot-world-v2 with the 1.3B, September to October 2026. The last two use the tiny decoder."""
 
 
 def worked_out_table() -> str:
-    """Return the Markdown table with the estimates for all cards. Its columns are the 1.3B model in exact and 8-bit
-    arithmetic at two sizes, the 14B model's preset, and a video by the base model."""
+    """Return the estimates for all cards as Markdown."""
     lines = [
         "| card | 1.3B 832x464, exact | 8 bits | 1.3B 528x304, exact | 8 bits | 14B in 4 bits "
         "| base, 5 s: exact; 8 bits |",
@@ -82,8 +75,7 @@ def _cell(row: Estimate) -> str:
 
 
 def parts_table() -> str:
-    """Return the Markdown table of a chunk's seconds by cause (matrix products, attention, VAE and others). Its rows
-    are the 1.3B model in 8 bits on each card in GOALS."""
+    """Return a chunk's seconds by cause for the 1.3B in 8 bits on each card in GOALS."""
     lines = [
         "| card, size | products | attention | VAE | memory | launches | all | goal |",
         "|---|---|---|---|---|---|---|---|",
@@ -97,7 +89,7 @@ def parts_table() -> str:
 
 
 def measured_table() -> str:
-    """Return the Markdown table of other people's measurements of the 1.3B model, next to our estimates."""
+    """Return other people's measurements next to our estimates."""
     lines = ["| card, code | setting | model, all: theirs | worked out | off by |", "|---|---|---|---|---|"]
     config = MODELS["1.3B"][1]
     for each in OTHERS:
@@ -119,7 +111,7 @@ def _seconds(value: float | None) -> str:
 
 
 def filled(text: str) -> str:
-    """Return the page with the tables as they are now."""
+    """Return the page with the current tables."""
     tables = {"worked out": worked_out_table(), "parts": parts_table(), "measured": measured_table()}
     for name, table in tables.items():
         begin, end = re.escape(f"<!-- {name} -->"), re.escape("<!-- end -->")
