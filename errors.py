@@ -12,8 +12,8 @@ class CancelledError(Exception):
 
 
 class LingBotError(ValueError):
-    """The base class of errors that a user can fix. The command shows a name in backticks in the message as its flag,
-    such as --ckpt."""
+    """The base class of errors that a user can fix. The command prints an argument in the message, such as `ckpt` in
+    backticks, as its flag --ckpt."""
 
 
 class CheckpointError(LingBotError):

@@ -30,8 +30,8 @@ class Reported(str):
     """A note to the user about a file, which the command prints even with `--quiet`."""
 
 
-def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with one note on the names in a file that `fields` lacks, or an empty list if `fields` has all."""
+def notes_on_unknown(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
+    """Return a note that lists those of a file's `names` that are not in `fields`. The list is empty if all are."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:

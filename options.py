@@ -26,8 +26,8 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The number format of matrix products in the blocks' linear layers. "auto" and "bf16" keep the model's dtype, even if
-it is not bf16; "8bit" selects fp8 or int8 by the device."""
+"""The number format of matrix products in the blocks' linear layers. "auto" and "bf16": no 8-bit products, the model's
+dtype; "8bit": fp8 or int8, by the device."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """The number format of matrix products in self-attention. "auto" and "exact" keep the model's dtype; "8bit" selects the
 device's 8-bit kernel."""
@@ -35,7 +35,7 @@ QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' nf4, and three that ComfyUI's loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""The dtype in which the VAE decodes. "auto" means fp16 on a GPU with fp16 products, bf16 for live videos on a CPU with
+"""The dtype in which the VAE decodes. "auto": fp16 on a GPU with fp16 tensor cores, bf16 for live videos on a CPU with
 fast bf16, else fp32."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
@@ -81,7 +81,7 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The number formats and the parallelism of a model's forward.
+    """The settings of a model's forward that determine its memory.
 
     arithmetic, attention: the formats of matrix products.
     processes: the number of processes that split a video's tokens.
@@ -119,10 +119,11 @@ class Window:
         chosen.check(chunk)
         return chosen
 
-    def in_cache(self, frames: int, chunk: int) -> Window:
-        """Return the window of the KV cache for a video of `frames` latent frames. Its `frames` is never 0."""
-        held = min(self.frames, frames) if self.frames else frames
-        return Window(held, min(self.sink, held - chunk))
+    def in_cache(self, video_frames: int, chunk: int) -> Window:
+        """Return the window limited to a video of `video_frames` latent frames, with 0 replaced by this number and a
+        sink that leaves room for a chunk."""
+        frames = min(self.frames or video_frames, video_frames)
+        return Window(frames, min(self.sink, frames - chunk))
 
 
 @dataclass(frozen=True)

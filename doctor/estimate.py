@@ -183,7 +183,7 @@ def place_model(config: ModelConfig, weight: float, setting: Setting, memory: fl
     ):
         kept = stored if resident is None else int(stored * 2 / config.num_layers)
         plan = RolloutMemory(WorldMemory(place), resident, vae_tiling=place.on_host, park_decoder=place.on_host)
-        stage, _ = estimate_rollout(work, plan, kept, DecoderSettings(VAE_WIDTH, half=True))
+        stage = estimate_rollout(work, plan, kept, DecoderSettings(VAE_WIDTH, half=True))
         if stage.total <= memory - HELD_BY_OTHERS:
             held = work.key_values(KeyValuePlace()).device if place.on_host else 0
             return Placement(where, held + (0 if resident is None else stored))

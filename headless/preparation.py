@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..model.dit import LingBotWorldModel
 from ..options import Progress
-from ..pipeline.memory import MARGIN, estimate_text, estimate_vae, free_memory
+from ..pipeline.memory import MARGIN, estimate_decoding, estimate_encoding, estimate_text, free_memory
 from ..pipeline.rollout_memory import Free, RolloutMemory, available_host_memory
 from ..pipeline.rollout_planner import RolloutPlanner
 from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
@@ -141,7 +141,7 @@ def _plan_parallel(
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
-    encoding = estimate_vae(vae_width(plan.vae), plan.geometry)[0].total
+    encoding = estimate_encoding(vae_width(plan.vae), plan.geometry).total
     room = free.device - plan.checkpoint.nbytes - MARGIN - CUDA_LIBRARY_BYTES
     if max(text, encoding) > room:
         return None, False
@@ -167,15 +167,15 @@ def _encode(
         return None, None
     vae, image = load_vae(plan.vae, device=plan.device), None
     if processes.first:
-        needed = estimate_vae(vae.width, plan.geometry)[0].work + MARGIN
+        needed = estimate_encoding(vae.width, plan.geometry).work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or (alone and needed > free_memory(plan.device))
-        frames = 4 * min(plan.spec.made + plan.geometry.lat_f, SETTLED) - 3
+        frames = 4 * min(plan.spec.latent_frames_before + plan.geometry.lat_f, SETTLED) - 3
         wait_for_triton(plan.device)
         image = encode_first_frame(vae, plan.frame, frames, progress).cpu()
     tiling = memory.vae_tiling
     if processes.size == 1 and plan.decoding_device != plan.device:
         vae = load_vae(plan.vae, device=plan.decoding_device)
-        needed = estimate_vae(vae.width, plan.chunk_geometry, half=plan.half is not None)[1].total + MARGIN
+        needed = estimate_decoding(vae.width, plan.chunk_geometry, half=plan.half is not None).total + MARGIN
         tiling = plan.options.vae_tiling or needed > free_memory(plan.decoding_device)
     elif plan.options.decoder_device is not None:
         log.warning("Each of the processes decodes a part of the frames: `decoder_device` has no effect.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import Progress
 from ..pipeline.delivery import Delivery
-from ..pipeline.memory import MARGIN, estimate_vae, free_memory
+from ..pipeline.memory import MARGIN, estimate_decoding, free_memory
 from ..pipeline.state import prompts_of
 from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
@@ -173,7 +173,7 @@ class _ChunkDecoder:
         log.warning(DECODE_AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
-        needed = estimate_vae(vae.width, plan.chunk_geometry)[1].work + MARGIN
+        needed = estimate_decoding(vae.width, plan.chunk_geometry).work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(vae.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
         self._restore_decoder([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])

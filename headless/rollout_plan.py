@@ -73,9 +73,8 @@ class RolloutPlan(Plan):
     def planner(self, processes: int = 1) -> RolloutPlanner:
         """Return the memory planner of the run. `processes`: the number of processes that share the run."""
         spec = self.spec
-        work = RolloutWork(
-            self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
-        )
+        held, precision = spec.cache_window.frames, self.precision(processes)
+        work = RolloutWork(self.config, self.cells, spec.chunk, held, precision, spec.guided)
         width, device = vae_width(self.vae), self.decoding_device
         recorded = records(device, self.half, width)
         decoder = DecoderSettings(width, self.half is not None, device != self.device, recorded)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""A function callback(chunk, forward), called after each forward with two indices from 0. In a continued video, the
-chunks of the state count too."""
+"""A function callback(chunk, forward), called after each forward with the chunk's index in the whole video and the
+forward's index in the chunk."""
 
 
 class Chunk(NamedTuple):
@@ -47,11 +47,11 @@ class ChunkLoop:
     """The settings shared by all chunks of a video.
 
     size: the height and width of the latent.
-    held: the window of the KV cache (see `Window.in_cache`).
+    cache_window: the window of the KV cache (see `Window.in_cache`).
     """
 
     size: tuple[int, int]
-    held: Window
+    cache_window: Window
     chunk: int
     schedule: Schedule
 
@@ -62,11 +62,11 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return a World with these settings, for callers that do not use `run`."""
+        """Return the model with an empty KV cache for these settings, for callers that do not use `run`."""
         return World(
             model,
             self.size,
-            self.held,
+            self.cache_window,
             chunk=self.chunk,
             guided=self.schedule.guide_scale != 1,
             device=device,
@@ -122,8 +122,8 @@ def rollout(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the latent of a causal model without guidance chunk by chunk, float32 [1, 16, chunk, h, w] each. Raises
-    InputError for invalid arguments.
+    """Yield the latents of a few-step causal model's chunks, float32 [1, 16, chunk, h, w]. Raises InputError for
+    invalid arguments.
 
     noise: [1, 16, f, h, w]; f is a multiple of `chunk`.
     y: [1, 20, f, h, w], the mask and the image latent.
@@ -160,7 +160,7 @@ def rollout_guided(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the latent of a causal-pretrain model chunk by chunk, float32 [1, 16, chunk, h, w] each.
+    """Yield the latents of a causal-pretrain model's chunks, float32 [1, 16, chunk, h, w].
 
     negative: [1, L, D], the embedding of the negative prompt; unused if `guide_scale` is 1.
 

@@ -65,8 +65,9 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     holders: int = 1,
 ) -> StageEstimate:
-    """Return the memory estimate of one process's denoising steps, with all `checkpoints` on the device.
+    """Return the memory estimate of one process's denoising steps.
 
+    checkpoints: the experts on the device at the same time.
     guided: whether prompt and negative prompt run as one batch.
     resident_blocks: the blocks of each model that stay on the device; None: all.
     holders: the number of processes that shard the streamed blocks.
@@ -87,23 +88,29 @@ def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: tor
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
-def estimate_vae(
-    width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
-) -> tuple[StageEstimate, StageEstimate]:
-    """Return the estimates for encoding in fp32, and for decoding, in fp16 if `half`, by one of `processes` that split
-    the frames. `width` is the VAE's number of base channels."""
-    weights = 4 * VAE_WEIGHTS * width**2
-    frame = geometry.height * geometry.width
-    pixels = min(frame, TILE_PIXELS) if tiling else frame
-    encode, decode = (int((each + VAE_CONVOLUTION) * width * pixels) for each in (VAE_ENCODE, VAE_DECODE))
+def estimate_encoding(channels: int, geometry: Geometry, *, tiling: bool = False) -> StageEstimate:
+    """Return the memory estimate of a VAE's encoder, with `channels` base channels, in fp32."""
+    work = _vae_work(VAE_ENCODE, channels, geometry, tiling)
+    return StageEstimate(f"VAE encode{', tiled' * tiling}", 4 * VAE_WEIGHTS * channels**2, work)
+
+
+def estimate_decoding(
+    channels: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
+) -> StageEstimate:
+    """Return the memory estimate of a VAE's decoder, with `channels` base channels, in fp16 if `half`. Without tiling,
+    `processes` split each frame."""
+    decode = _vae_work(VAE_DECODE, channels, geometry, tiling)
     if processes > 1 and not tiling:
         decode = int(decode * min(1, 1 / processes + max(HALO.values()) / max(geometry.lat_h, geometry.lat_w)))
     if tiling:  # the lower quarter of a row of tiles and the right quarter of one tile are kept for every frame
         decode += 12 * geometry.frames * 64 * (geometry.width * 4 // 3 + 256)
-    names = ("VAE encode, tiled", "VAE decode, tiled") if tiling else ("VAE encode", "VAE decode")
-    if half:
-        return StageEstimate(names[0], weights, encode), StageEstimate(f"{names[1]}, fp16", weights // 2, decode // 2)
-    return StageEstimate(names[0], weights, encode), StageEstimate(names[1], weights, decode)
+    name, weights = f"VAE decode{', tiled' * tiling}", 4 * VAE_WEIGHTS * channels**2
+    return StageEstimate(f"{name}, fp16", weights // 2, decode // 2) if half else StageEstimate(name, weights, decode)
+
+
+def _vae_work(per_pixel: float, channels: int, geometry: Geometry, tiling: bool) -> int:
+    frame = geometry.height * geometry.width
+    return int((per_pixel + VAE_CONVOLUTION) * channels * (min(frame, TILE_PIXELS) if tiling else frame))
 
 
 def free_memory(device: torch.device) -> int:

@@ -16,7 +16,7 @@ from ..model.memory import activation_bytes, camera_cache_bytes
 from ..model.ops.linear_8bit import DTYPES
 from ..options import CameraCacheMode, KeyValueMode, Precision
 from .geometry import Geometry
-from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
+from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_decoding
 from .world import WorldMemory
 
 
@@ -89,7 +89,7 @@ class RolloutWork:
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
     """Return the storage of keys, values and caches when ComfyUI manages `weights` bytes of weights. Raises InputError
-    if no place fits into `free`."""
+    if the keys and values of `mode` do not fit into `free`."""
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
         return WorldMemory(places[0], 0)
@@ -148,16 +148,13 @@ def converts_weights(checkpoint: Checkpoint, precision: Precision) -> bool:
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
-def estimate_rollout(
-    work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings
-) -> tuple[StageEstimate, int]:
-    """Return the memory estimate of a causal run's chunks, without the camera cache, and the pinned host bytes.
-    `weights` is in bytes."""
+def estimate_rollout(work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings) -> StageEstimate:
+    """Return the memory estimate of a causal run's chunks, without the camera cache. `weights` is in bytes."""
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)
     half = decoder.half and processes == 1
-    vae = estimate_vae(decoder.width, chunk, tiling=memory.vae_tiling, processes=processes, half=half)[1]
+    vae = estimate_decoding(decoder.width, chunk, tiling=memory.vae_tiling, processes=processes, half=half)
     if decoder.elsewhere and processes == 1:
         vae = StageEstimate(vae.name, 0, 0)
     recorded = decoder.recorded and processes == 1
@@ -165,7 +162,7 @@ def estimate_rollout(
     where = "in 8 bits " * (place.int8 or place.fp8)
     where += "in host memory" if place.on_host else "on the GPU"
     name = f"chunks, keys and values of {work.held} latent frames {where}"
-    return StageEstimate(name, weights + vae.weights, held.device + max(forward + state, vae.work)), held.host
+    return StageEstimate(name, weights + vae.weights, held.device + max(forward + state, vae.work))
 
 
 def available_host_memory() -> int:

@@ -1,4 +1,4 @@
-"""The planner of where the command stores a causal run's weights, keys and values."""
+"""The choice of GPU or host memory for a causal run's weights, keys and values, in the command."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, c
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The maximum fraction of free host memory for pinned keys and values plus the weight file's pages, which every forward
-reads."""
+"""The maximum fraction of free host memory for pinned keys and values and the page cache of streamed weights
+together."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RolloutPlanner:
         free_host = free.host // processes
         best: RolloutMemory | None = None  # the best of the choices that read the disk in every forward
         for memory in self._choices(places):
-            stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
+            stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)
             room = free.device - MARGIN - stage.total
             if room < 0 or (wishes.vae_tiling and not memory.vae_tiling):
                 continue

@@ -15,7 +15,7 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import InputError
 from ..model.config import ModelConfig
 from ..options import CHUNKS, GUIDE_SCALE, STEPS, Release, SolverName, Window
-from ..sampling import GuidedSchedule, chosen_shift, few_step_schedule
+from ..sampling import GuidedSchedule, few_step_schedule
 from .chunk_loop import Chunk, ChunkLoop
 from .geometry import Geometry, chunk_conditioning, explicit_geometry
 from .state import Prompt, WorldState
@@ -72,8 +72,7 @@ class RolloutSpec:
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
-    def made(self) -> int:
-        """The number of latent frames in the state to continue; 0 for a new video."""
+    def latent_frames_before(self) -> int:
         return 0 if self.state is None else self.state.latent.shape[2]
 
     @property
@@ -82,17 +81,17 @@ class RolloutSpec:
         return self.schedule.guide_scale != 1
 
     @property
-    def held(self) -> Window:
+    def cache_window(self) -> Window:
         """The window of latent frames in the KV cache."""
-        return self.window.in_cache(self.made + self.geometry.lat_f, self.chunk)
+        return self.window.in_cache(self.latent_frames_before + self.geometry.lat_f, self.chunk)
 
     @property
     def loop(self) -> ChunkLoop:
-        return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
+        return ChunkLoop(self.size, self.cache_window, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
         """Return the number of video frames in this run's first `latent_frames` latent frames."""
-        return max(0, 4 * latent_frames - (0 if self.made else 3))
+        return max(0, 4 * latent_frames - (3 if self.state is None else 0))
 
     def chunks(
         self,
@@ -105,7 +104,7 @@ class RolloutSpec:
     ) -> Iterator[Chunk]:
         """Yield the inputs of each chunk: first the chunks of the state to continue, then this run's f latent frames.
 
-        image: [1, 16, n, h, w], the latent of the start image and grey frames; its last frame is repeated.
+        image: [1, 16, n, h, w], the latent of the start image and grey frames; after n frames the last one repeats.
         noise: [1, 16, f, h, w].
         context, negative: [1, L, D], the prompt embeddings.
         later: further prompt embeddings by the index of their first chunk in this run.
@@ -181,10 +180,10 @@ def plan_rollout(
     frame: Tensor | None = None,
     state: WorldState | None = None,
 ) -> RolloutSpec:
-    """Return the checked plan of a causal run. `frame` (float32 [3, H, W], about -1 to 1) begins a new video. Raises
-    InputError for invalid options, CameraError for the path."""
+    """Return the checked plan of a causal run. Raises InputError for invalid options, CameraError for an unusable path.
+    `frame`, float32 [3, H, W], about -1 to 1, is ignored if there is a `state`."""
     check_causal(config)
-    shift, shift_notes = chosen_shift(request.shift, release)
+    shift = release.shift if request.shift is None else request.shift
     schedule: Schedule
     if release.guided:
         schedule = GuidedSchedule(request.steps, shift, request.guide_scale, request.solver)
@@ -203,7 +202,7 @@ def plan_rollout(
     if state is not None:
         geometry = replace(geometry, frames=4 * geometry.lat_f)
     track = _track(config, request.frames, chunk, path, state)
-    notes = *shift_notes, *_notes(request.frames, geometry, chunk, path, state), *track.notes
+    notes = *_notes(request, release, geometry, chunk, path, state), *track.notes
     if state is not None:
         notes += state.notes(release.name, window)
     return RolloutSpec(
@@ -250,9 +249,17 @@ def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, s
 
 
 def _notes(
-    requested: int, geometry: Geometry, chunk: int, path: AnyPath | None, state: WorldState | None
-) -> tuple[str, ...]:
-    notes = [] if path is not None else [STANDING_STILL]
+    request: RolloutRequest,
+    release: Release,
+    geometry: Geometry,
+    chunk: int,
+    path: AnyPath | None,
+    state: WorldState | None,
+) -> list[str]:
+    requested, shift, notes = request.frames, request.shift, []
+    if shift not in (None, release.shift):
+        notes.append(f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.")
+    notes += [STANDING_STILL] if path is None else []
     if geometry.frames != requested:
         starts = ", ".join(str(4 * chunk * count - 3) for count in (1, 2, 3))
         reason = f"Frames come in whole chunks, so {starts} and so on"
@@ -261,4 +268,4 @@ def _notes(
         if path is not None and len(path.c2w) < requested:
             reason = f"The camera path holds {len(path.c2w)} poses"
         notes.append(f"{reason}: the video has {geometry.frames} frames, not {requested}.")
-    return tuple(notes)
+    return notes

@@ -1,6 +1,6 @@
 """Schedules, solvers, noise, and the choice between the two experts."""
 
-from .causal import FewStepSchedule, GuidedSchedule, chosen_shift, few_step_schedule, step_indices
+from .causal import FewStepSchedule, GuidedSchedule, few_step_schedule, step_indices
 from .experts import first_low_step, guide, guide_scales, is_high_noise
 from .reuse import StepReuse
 from .schedule import flow_sigmas, flow_timesteps
@@ -11,7 +11,6 @@ __all__ = [
     "FewStepSchedule",
     "GuidedSchedule",
     "StepReuse",
-    "chosen_shift",
     "few_step_schedule",
     "first_low_step",
     "flow_sigmas",

@@ -112,10 +112,3 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
         return tuple(int(index) for index in schedule.split(","))
     except ValueError:
         raise InputError(f"`schedule` {schedule}: expected v1, v2 or indices such as 0,250,500,750") from None
-
-
-def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return the shift, the release's if `shift` is None, and at most one note for the user."""
-    if shift is None or shift == release.shift:
-        return release.shift, ()
-    return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

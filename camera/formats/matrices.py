@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field, unread
+from ...fields import Field, notes_on_unknown
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from .frame_names import GAPS, ORDER, sort_by_name, sort_frames
@@ -50,7 +50,8 @@ def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str
     convention are omitted."""
     keys = {key: value for each in objects for key, value in each.items()}
     texts = {key: value for key, value in keys.items() if isinstance(value, str) and CONVENTION_KEYS.search(key)}
-    return unread((key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))), fields)
+    silent = [key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))]
+    return notes_on_unknown(silent, fields)
 
 
 SIDES = *RESOLUTIONS, *(name for pair in SIZES for name in pair)

@@ -7,7 +7,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field, unread
+from ...fields import Field, notes_on_unknown
 from ...outputs import written_whole
 from ..conventions import CONVENTIONS, Convention, to_opencv
 from ..path import CameraPath
@@ -145,7 +145,7 @@ def read_predictions(path: Path, convention: Convention, *, direction: str) -> C
             refuse_gaps(arrays[name], f"{path} ({name})")
     others = (name for name in shapes if not array_direction(name) and not CONVENTION_KEYS.search(name))
     c2w = _poses(arrays[keys[direction]], convention, f"{path}: {keys[direction]}")
-    recording = CameraFile(c2w, notes=tuple(unread(others, _OTHER_FIELDS)))
+    recording = CameraFile(c2w, notes=tuple(notes_on_unknown(others, _OTHER_FIELDS)))
     matrices = next((arrays[name] for name in INTRINSICS if name in arrays), None)
     if matrices is None:
         return recording

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field, Reported, unread
+from ...fields import Field, Reported, notes_on_unknown
 from ..conventions import Convention, to_opencv
 from ..path import MOST_FRAMES
 from ..poses import LENS_HEIGHT, LENS_WIDTH, lens_change
@@ -159,7 +159,7 @@ def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
     header = _header(lines)
     names, used = _names(header), {*columns.columns, *columns.lens}
     others = [name for at, name in enumerate(names) if at not in used and len(names) == columns.total]
-    return [*unread(others, TUM_FIELDS), *([IMU_NOTE] if "_RS_R_" in header else [])]
+    return [*notes_on_unknown(others, TUM_FIELDS), *([IMU_NOTE] if "_RS_R_" in header else [])]
 
 
 def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:

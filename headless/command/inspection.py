@@ -1,6 +1,7 @@
 """The command `lingbot-world inspect`: describe a model and its memory from the headers of the weight files."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,14 @@ from ...model.memory import decoded_bytes
 from ...model.ops.linear_8bit import suited_arithmetic
 from ...options import RELEASES, Arithmetic, DtypeName, Precision, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry
-from ...pipeline.memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from ...pipeline.memory import (
+    StageEstimate,
+    estimate_camera_cache,
+    estimate_decoding,
+    estimate_encoding,
+    estimate_sampling,
+    estimate_text,
+)
 from ...pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWork, converts_weights, estimate_rollout
 from ...pipeline.world import WorldMemory
 from ...text.weights import EMBEDDING, open_weights, wan_key
@@ -184,7 +192,8 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
     ]
     for memory in modes:
         weights = weight_bytes(checkpoint.rounded(work.precision.dtype), memory.resident_blocks)
-        stage, pinned = estimate_rollout(chunks, memory, weights, DecoderSettings(width, half=True))
+        stage = estimate_rollout(chunks, memory, weights, DecoderSettings(width, half=True))
+        pinned = chunks.key_values(memory.place).host
         name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])
@@ -222,8 +231,9 @@ def _text(path: Path, dtype: torch.dtype) -> Report:
 
 def _vae(path: Path, geometry: Geometry) -> Report:
     width = vae_width(read_vae(path))
-    plain, tiled = (estimate_vae(width, geometry, tiling=tiling, half=True) for tiling in (False, True))
-    return Report([f"VAE: Wan 2.1, width {width}, {path}"], [*plain, *map(_if_short, tiled)])
+    stages = [partial(estimate_encoding, width, geometry), partial(estimate_decoding, width, geometry, half=True)]
+    tiled = [_if_short(stage(tiling=True)) for stage in stages]
+    return Report([f"VAE: Wan 2.1, width {width}, {path}"], [*(stage() for stage in stages), *tiled])
 
 
 def _amount(nbytes: int) -> str:

@@ -188,7 +188,8 @@ def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[
 
 
 def _converted(frame: Any, stream: Any, pixels: str) -> np.ndarray:
-    frame, layout = assume_bt709(frame), _layout(frame, stream)
+    assume_bt709(frame)
+    layout = _layout(frame, stream)
     width = max(1, round(frame.width * layout.wider))
     size = {"width": width, "height": frame.height}
     if not _has_alpha(frame):

@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ...errors import InputError
 from ...pipeline.images.colours import HEAD
-from ...pipeline.images.files import read_opened, read_pixels
+from ...pipeline.images.files import read_opened
 from ...toy.package import EXAMPLE
 from ...toy.scene import PROMPT, landscape
 from ..files.pictures import BROKEN, reason
@@ -75,7 +75,7 @@ def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise InputError(f"the image has {image.width}x{image.height} pixels; scale it down")
-            picture = Image.fromarray(read_pixels(image, data[:HEAD]).pixels)
+            picture = Image.fromarray(read_opened(image, data[:HEAD]).pixels)
     except (*BROKEN, Image.DecompressionBombError) as error:
         if isinstance(error, InputError):
             raise

@@ -11,7 +11,7 @@ from ...model.attention.choose_8bit import choose_attention
 from ...model.dit import LingBotWorldModel
 from ...model.ops.linear_8bit import choose_arithmetic
 from ...options import LoraFile
-from ...pipeline.memory import MARGIN, choose_residency, estimate_text, estimate_vae, free_memory
+from ...pipeline.memory import MARGIN, choose_residency, estimate_decoding, estimate_text, free_memory
 from ...vae import VAE, load_vae, vae_width
 from ..plan import SamplingPlan
 from ..process.profile import release
@@ -97,7 +97,7 @@ class ModelCache:
             return True
         free = self.available(plan.device)
         weights = sum(checkpoint.nbytes for checkpoint in plan.experts)
-        vae = max(stage.total for stage in estimate_vae(vae_width(plan.vae), plan.geometry))
+        vae = estimate_decoding(vae_width(plan.vae), plan.geometry).total  # more than for encoding
         beside = max(vae, estimate_text(plan.text_encoder.config, plan.dtype).total)
         residency = choose_residency(plan.sampling_work(), plan.memory_options, plan.device, free)
         return residency.both and weights + beside + MARGIN <= free

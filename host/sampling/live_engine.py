@@ -17,7 +17,7 @@ from ...live import Engine
 from ...live.worlds.example import find_map
 from ...options import KeyValueMode
 from ...pipeline.geometry import Geometry
-from ...pipeline.memory import estimate_vae
+from ...pipeline.memory import estimate_decoding
 from ...pipeline.world import World
 from ...vae import TINY_DECODER, VAE, PreviewDecoder, VideoDecoder, load_tiny_decoder, load_vae, vae_width
 from ..checks.conditioning import reduce_for_rollout
@@ -100,9 +100,9 @@ class DecoderFactory:
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
         load_vae(weights)  # raises CheckpointError for another VAE
         chunk = replace(geometry, frames=4)
-        bytes_of = partial(estimate_vae, vae_width(weights), chunk, half=self._half)
-        self._tiling = device.type == "cuda" and bytes_of()[1].total > VAE_SHARE * free_bytes_on(device)
-        self.nbytes = bytes_of(tiling=self._tiling)[1].total if device.type == "cuda" else 0
+        estimate = partial(estimate_decoding, vae_width(weights), chunk, half=self._half)
+        self._tiling = device.type == "cuda" and estimate().total > VAE_SHARE * free_bytes_on(device)
+        self.nbytes = estimate(tiling=self._tiling).total if device.type == "cuda" else 0
 
     def __call__(self, exact: bool) -> VideoDecoder:
         vae = load_vae(self._weights, device=self._device)

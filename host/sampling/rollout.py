@@ -227,7 +227,7 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
     """Return the normalized latent [1, 16, n, h, w] of the start image and following grey frames. Raise InputError for
     another model's VAE."""
     spec = run.spec
-    frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
+    frames = 4 * min(spec.latent_frames_before + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
     pixels[0] = (spec.frame.permute(1, 2, 0) + 1) / 2
     latent = vae.encode(pixels).float().cpu()

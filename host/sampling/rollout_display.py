@@ -15,7 +15,7 @@ class RolloutDisplay:
     """A progress bar and previews of a rollout (a causal model's video). `delivery` collects the finished chunks."""
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
-        self._spec, self._done = spec, spec.made // spec.chunk
+        self._spec, self._done = spec, spec.latent_frames_before // spec.chunk
         self._forwards = len(spec.schedule.timesteps) + 1
         self._bar = comfy.utils.ProgressBar(spec.geometry.frames)
         self._previewer = _previewer(patcher)

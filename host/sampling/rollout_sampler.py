@@ -110,7 +110,7 @@ def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 
     `reserved` bytes. Raise InputError if keys and values do not fit."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
-    work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
+    work = RolloutWork(spec.config, spec.size, spec.chunk, spec.cache_window.frames, precision, spec.guided)
     room = free_bytes_on(device) - reserved
     host_room = int(HOST_SHARE * management.get_free_memory(torch.device("cpu")))
     memory = choose_world(work, mode, device, Free(room, host_room), patcher.model_size())

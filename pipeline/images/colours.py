@@ -27,7 +27,7 @@ MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
 """Pillow's image mode for each colour space of an ICC profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
 TOLERANCE = 1
-"""The maximum change of an 8-bit value by a profile that counts as sRGB."""
+"""A profile counts as sRGB if it changes no 8-bit value by more than this."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
@@ -59,23 +59,21 @@ def tag_bt709(stream: Any) -> None:
     stream.color_range = 1
 
 
-def assume_bt709(frame: Any) -> Any:
-    """Tag an HD frame of PyAV that has no colour matrix as BT.709, in place, as players do. Return the frame."""
+def assume_bt709(frame: Any) -> None:
+    """Set a PyAV frame's colour matrix to BT.709 if it is unspecified and the frame is HD, as players assume."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
-    return frame
 
 
-def to_srgb(image: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
-    """Return an image without alpha in sRGB (mode RGB), and notes for the user on missing or invalid profiles.
-    `source`, the file's opened image, and `coding` describe the colours."""
+def to_srgb(image: Image.Image, profile: bytes | None) -> tuple[Image.Image, list[str]]:
+    """Convert an opaque image from an ICC profile (None: sRGB) to sRGB. Return the result, mode RGB, and notes for the
+    user on a missing or invalid profile."""
     notes: list[str] = []
-    data = source.info.get("icc_profile") or _derived_profile(source, coding)
-    if data:
+    if profile:
         from PIL import ImageCms  # here: ComfyUI's start has no use for it
 
         try:
-            return _apply_profile(image, data), notes
+            return _apply_profile(image, profile), notes
         except (OSError, ValueError, ImageCms.PyCMSError) as error:
             notes.append(f"has a colour profile that cannot be applied ({str(error)[:80]}): taken for sRGB")
     if image.mode == "CMYK":
@@ -83,10 +81,12 @@ def to_srgb(image: Image.Image, source: Image.Image, coding: Coding | None) -> t
     return image.convert("RGB"), notes
 
 
-def _derived_profile(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile made from `coding`, PNG's gAMA and cHRM or Exif's Adobe RGB. Return None for sRGB or
-    without these data."""
+def profile_of(source: Image.Image, coding: Coding | None) -> bytes | None:
+    """Return an image file's ICC profile: embedded, or built from `coding` or the file's gamma, primaries or Exif data.
+    Return None for sRGB."""
     info = source.info
+    if info.get("icc_profile"):
+        return info["icc_profile"]
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
         primaries = PRIMARIES.get(coding.primaries, SRGB)

@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 
 from ...errors import InputError
 from ...fields import Reported
-from .colours import HDR, HEAD, Coding, coding_in_profile, coding_of, to_srgb
+from .colours import HDR, HEAD, Coding, coding_in_profile, coding_of, profile_of, to_srgb
 
 BACKGROUND = 255
 """The grey level on which transparent images are composited: white, as in browsers."""
@@ -50,9 +50,8 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
     return Image.open(source)
 
 
-def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return an image's pixels as browsers show them, with notes that lack the file's name. `head` has the file's first
-    bytes. Raises InputError for pixels that cannot be converted to 8 bits."""
+def _read_pixels(image: Image.Image, head: bytes) -> Picture:
+    """Return `read_opened`'s pixels and the predicates of its notes, such as "is HDR"."""
     _refuse_other_pixels(image, head)
     coding = coding_of(head)
     notes = _coding_notes(coding or coding_in_profile(image.info.get("icc_profile") or b""))
@@ -63,7 +62,7 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
     elif upright.mode in WITH_ALPHA or "transparency" in upright.info:
         upright = upright.convert("RGBA")
         alpha = np.array(upright.getchannel("A"))
-    colour, more = to_srgb(_opaque(upright), image, coding)
+    colour, more = to_srgb(_opaque(upright), profile_of(image, coding))
     pixels = np.array(colour)
     if pixels.max() < DARK and _white(image) == 65535 and (image.mode.startswith("I") or _has_16_bits(image, head)):
         notes.append(f"has no value above {pixels.max()} of 255, so it is dark; scale 12 bits to 16")
@@ -127,10 +126,10 @@ def picture_of(path: Path) -> Picture:
 
 
 def read_opened(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels of an opened image as `read_pixels` does, with notes that name its file. `head` has the file's
-    first bytes if Pillow knows no path."""
+    """Return the pixels of an opened image as browsers show them. `head` has the file's first bytes if Pillow knows no
+    path. Raises InputError for pixels that cannot be converted to 8 bits."""
     file = str(getattr(image, "filename", ""))
-    pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else head)
+    pixels, notes = _read_pixels(image, _head(file) if Path(file).is_file() else head)
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))
 
 

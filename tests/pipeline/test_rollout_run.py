@@ -153,10 +153,10 @@ def test_causal_pretrain_makes_guided_chunks_and_keeps_its_negative_prompt(pretr
 
 def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
     plan = make_plan(causal(schedule=None))
-    assert (plan.spec.window, plan.spec.schedule.timesteps[1], plan.spec.held.frames) == (Window(), 978, 6)
+    assert (plan.spec.window, plan.spec.schedule.timesteps[1], plan.spec.cache_window.frames) == (Window(), 978, 6)
     plan = make_plan(causal(schedule="v2", window=9, sink=3, shift=5.0))
     assert (plan.spec.window, plan.spec.schedule.timesteps) == (Window(9, 3), (999, 937, 833, 624))
-    assert plan.spec.held == Window(6, 3)
+    assert plan.spec.cache_window == Window(6, 3)
     assert make_plan(causal(schedule="0,500")).spec.schedule.timesteps == (999, 908)
 
 

@@ -76,7 +76,7 @@ def test_a_world_goes_on_with_a_window_that_fits(causal, tmp_path):
     run(make_plan(causal(save_state=first)))
     plan = make_plan(causal(continue_from=first, save_state=second, width=None, height=None, window=6, sink=3))
     assert "The video so far was made with window 0 and sink 0; it continues with 6 and 3." in plan.notes
-    assert plan.spec.held == Window(6, 3)
+    assert plan.spec.cache_window == Window(6, 3)
     run(plan)
     state = load_state(second)
     assert state.window == Window(6, 3)

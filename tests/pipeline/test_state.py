@@ -42,7 +42,7 @@ class Video:
     def make(self, spec, noise):
         """The state after what `spec` makes of the noise."""
         prompts = self.prompts if spec.guided else self.prompts[:1]
-        renoise = torch.Generator().manual_seed(spec.made)
+        renoise = torch.Generator().manual_seed(spec.latent_frames_before)
         latents = list(
             spec.loop.run(
                 self.model,
@@ -51,7 +51,7 @@ class Video:
                 device="cpu",
             )
         )
-        new = torch.cat(latents[spec.made // spec.chunk :], dim=2)
+        new = torch.cat(latents[spec.latent_frames_before // spec.chunk :], dim=2)
         return spec.state_after(new, Prompt("a castle", prompts[0], 0, *prompts[1:]))
 
     def state(self, chunk=3, **asked):
