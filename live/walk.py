@@ -21,7 +21,7 @@ from ..model.host_memory import queued_on
 from ..pipeline.delivery import HostCopy
 from ..pipeline.geometry import chunk_conditioning
 from ..pipeline.state import WorldState
-from ..sampling.noise import Noise, PathNoise, StepNoise
+from ..sampling.noise import FixedLengthNoise, Noise, StepNoise
 from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, relative_poses
 from .controls import FRAMES_PER_LATENT, Controls, Input
 from .engine import Engine, Start
@@ -90,7 +90,8 @@ class Walk(WalkWorld):
         if path is None:
             self._noise: Noise = StepNoise(self.seed, *size)
         else:
-            self._noise = PathNoise(self.seed, *size, (len(path) - 1) // FRAMES_PER_LATENT + (before is None))
+            frames = (len(path) - 1) // FRAMES_PER_LATENT + (before is None)
+            self._noise = FixedLengthNoise(self.seed, *size, frames)
         settings = {"seed": self.seed, "noise": self._noise.order, "speed": speed, "walls": self.map is not None}
         picture = {"frame": self.frame, "image": image}
         self.store = WalkStore(folder, engine, picture, self._lens, self.camera.unit, before, settings)

@@ -51,7 +51,7 @@ def lock_output(file: Path, parts: str = "") -> Iterator[None]:
     """A context that locks an output file against other runs and removes old temporary files. Raises InputError if
     another run has the lock or the folder cannot be written.
 
-    parts: a glob pattern if the output is a series of files.
+    parts: a glob pattern of the output's file names, if there are several.
     """
     file = _resolved(file)
     made = _make_folders(file.parent)
@@ -99,7 +99,7 @@ def _resolved(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for the process with this id. A forked process has another id, so it gets a new name."""
+    """Return a random name, always the same for one process id. A forked process gets a new name."""
     return secrets.token_hex(4)
 
 
@@ -143,7 +143,7 @@ def _still_holds(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Release a lock and remove its file. On Windows, which cannot remove an open file, release first."""
+    """Remove a lock's file and release the lock, on Windows in the other order."""
     try:
         lock_file.unlink()
         lock.release()

@@ -1,4 +1,4 @@
-"""The engine's functions for Python programs: the size of a video, and sampling of its latent."""
+"""The public functions that compute a video's size and sample its latent."""
 
 from typing import TYPE_CHECKING
 

@@ -50,9 +50,9 @@ def output_geometry(
     """Return a video's size by the official rule: the image's aspect ratio on at most `max_area` pixels, with sides
     rounded down to multiples of 16.
 
-    frames: the maximum number of frames; the result has 4n+1.
+    frames: the maximum number of frames; the result has 4n+1, in n+1 latent frames.
     n_poses: the number of camera poses, also a maximum of the frames.
-    chunk: the number of latent frames, n+1, is a multiple of this.
+    chunk: the divisor of n+1.
 
     Raises InputError for a side that is too small or too large, CameraError for too few poses or frames.
     """

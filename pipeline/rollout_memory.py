@@ -82,8 +82,8 @@ class RolloutWork:
         """Return the byte limit of a chunk's camera cache. "auto" caches as much as fits into `room` bytes."""
         if mode == "off":
             return 0
-        lanes = 2 if self.guided else 1
-        whole = lanes * camera_cache_bytes(self.config, self.chunk, *self.size, batch=1, dtype=self.precision.dtype)
+        branches = 2 if self.guided else 1
+        whole = branches * camera_cache_bytes(self.config, self.chunk, *self.size, batch=1, dtype=self.precision.dtype)
         return whole if mode == "gpu" else max(0, min(whole, room))
 
 

@@ -64,7 +64,7 @@ class WorldState:
     scale: the divisor of translations; 0 until the camera has moved.
     release: the release that made the last frames, or "".
     flags: float64 [f, 4], an action model's W, A, S, D; else None.
-    threads: the number of torch's CPU threads; 0 on a GPU and in ComfyUI.
+    threads: torch's CPU threads, to continue with the same; 0: not recorded.
     """
 
     latent: Tensor

@@ -53,7 +53,7 @@ def sample(
     context_null: the negative prompt's; None only if all scales are 1.
     camera: [1, 384 or 448, f, h, w].
     boundary: the lowest timestep of `high`, as a fraction of 1,000.
-    guide_scale: (low, high), or one number for both.
+    guide_scale: (low, high), as in the official command, or one number for both.
     camera_cache_bytes: the cache's limit; 0: no cache.
     step_reuse: skips model calls; a new object for each call.
     guidance_group: two processes, one for each prompt.
@@ -146,8 +146,8 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded only once. The other arguments are
-    as in `sample`."""
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded only once. For the callback and the
+    camera cache see `sample`."""
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]

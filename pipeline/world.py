@@ -1,4 +1,4 @@
-"""A causal model with the KV cache of the video so far, which generates it chunk by chunk."""
+"""A causal model and its KV cache, which generate a video chunk by chunk."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -66,8 +66,8 @@ ALL_ON_DEVICE = WorldMemory()
 
 
 @dataclass
-class _Lane:
-    """The caches and options of the forwards with one prompt.
+class _Branch:
+    """The caches and options of one branch of classifier-free guidance.
 
     number: 0 for the prompt, 1 for the negative prompt.
     history: the keys and values of the video so far.
@@ -132,16 +132,16 @@ class World:
         tokens = size[0] * size[1] // 4
         limit = memory.camera_cache_bytes and memory.camera_cache_bytes / (1 + guided)
         memory = replace(memory, camera_cache_bytes=limit)
-        self._lanes = [self._lane(number, config, tokens, window, memory, options) for number in range(1 + guided)]
+        self._branches = [self._branch(number, config, tokens, window, memory, options) for number in range(1 + guided)]
         self._camera: tuple[Tensor, Tensor] | None = None  # the last camera, in host memory and on the device
         self._camera_read: Callable[[], None] = queued_on()
         self._made: tuple[_Chunk, Tensor] | None = None  # the previous chunk and its latent, until the clean pass
-        self._pending: list[_Lane] = []  # the lanes with a clean pass to run
+        self._pending: list[_Branch] = []  # the branches with a clean pass to run
         self._begun = self._incomplete = self._rehearsed = False
 
-    def _lane(
+    def _branch(
         self, number: int, config: ModelConfig, tokens: int, held: Window, memory: WorldMemory, options: ForwardOptions
-    ) -> _Lane:
+    ) -> _Branch:
         chunk, device, dtype = self.chunk_frames, self._device, self._model.compute_dtype
         history = KeyValueCache(config, tokens, held, chunk=chunk, device=device, dtype=dtype, place=memory.place)
         graphs = memory.graphs and device.type == "cuda" and history.in_place
@@ -154,7 +154,7 @@ class World:
             small = frames_bytes(config.dim, held.frames, chunk * tokens, dtype) <= FRAMES_BYTES
             if small and exact and attends_to_frames(device, dtype, config.head_dim):
                 history.mask_empty_slots()
-        return _Lane(number, history, cache, own)
+        return _Branch(number, history, cache, own)
 
     @torch.no_grad()
     def chunk(
@@ -177,24 +177,24 @@ class World:
         Tensors in pinned memory must stay unchanged until the GPU has finished the chunk.
         """
         forwards, done = count(), callback or (lambda _index: None)
-        if self._remember_made():
+        if self._finish_last_chunk():
             done(next(forwards))
         chunk = self._begin(y, camera, cached=True)
 
         def predict(x: Tensor, timestep: int) -> Tensor:
-            positive, *negative = (self._predict(lane, chunk, x, timestep) for lane in self._lanes)
+            positive, *negative = (self._predict(branch, chunk, x, timestep) for branch in self._branches)
             done(next(forwards))
             return guide(positive, negative[0], schedule.guide_scale) if negative else positive
 
         x = upload(pinned(noise, self._device), self._device).float()
         clean = schedule.denoise(predict, x, lambda shape: pinned(renoise(shape), self._device))
-        self._made, self._begun, self._pending = (chunk, clean.clone()), False, [*self._lanes]
+        self._made, self._begun, self._pending = (chunk, clean.clone()), False, [*self._branches]
         return clean
 
     @property
     def graphs_recorded(self) -> bool:
         """Whether CUDA graphs have been recorded for every prompt."""
-        graphs = [lane.options.get("graphs") for lane in self._lanes]
+        graphs = [branch.options.get("graphs") for branch in self._branches]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
     @torch.no_grad()
@@ -202,52 +202,53 @@ class World:
         """Run the last chunk's clean pass now, if it is still due. The first such pass also records the CUDA graphs for
         later chunks."""
         made = self._made
-        if self._remember_made() and made is not None and not self._rehearsed:
+        if self._finish_last_chunk() and made is not None and not self._rehearsed:
             self._rehearse(*made)
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
         """Compute an earlier chunk's keys and values again, by one forward on its finished `latent` [1, 16, chunk, h,
         w]."""
-        self._remember_made()
+        self._finish_last_chunk()
         chunk = self._begin(y, camera, cached=False)  # no second forward would read the camera cache
-        for lane in self._lanes:
-            self._remember(lane, chunk, latent.to(self._device).float())
+        for branch in self._branches:
+            self._store(branch, chunk, latent.to(self._device).float())
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
         """Record the CUDA graphs that later chunks replay, for the current window and for a full one."""
         self._rehearsed = True
-        lanes = [lane for lane in self._lanes if "graphs" in lane.options]
-        for lane in lanes:
-            lane.history.begin()
-        self._begun = bool(lanes)
-        for lane, full in product(lanes, (False, True)):
-            with lane.history.as_if_full() if full else nullcontext():
-                for latent in (clean, clean.flip(-1)) if lane.history.form else ():
-                    if lane.cache is not None:
-                        lane.cache.clear_source()
+        branches = [branch for branch in self._branches if "graphs" in branch.options]
+        for branch in branches:
+            branch.history.begin()
+        self._begun = bool(branches)
+        for branch, full in product(branches, (False, True)):
+            with branch.history.as_if_full() if full else nullcontext():
+                for latent in (clean, clean.flip(-1)) if branch.history.form else ():
+                    if branch.cache is not None:
+                        branch.cache.clear_source()
                     for _ in range(2):  # the first forward fills the camera cache, the second reads it
-                        self._predict(lane, chunk, latent, 0)
-                    self._remember(lane, chunk, latent)
+                        self._predict(branch, chunk, latent, 0)
+                    self._store(branch, chunk, latent)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
         """Begin the next chunk, or an unfinished one again, and return its inputs. `y` and `camera` are copied."""
-        for lane in self._lanes:
-            lane.history.begin(again=self._begun)
+        for branch in self._branches:
+            branch.history.begin(again=self._begun)
         self._begun = True
         y = y.clone() if y.device.type == self._device.type else upload(pinned(y, self._device), self._device)
-        prompts = (self.prompt,) if len(self._lanes) == 1 else (self.prompt, self.negative)
-        return _Chunk(y, prompts, None if camera is None else self._uploaded(camera), cached)
+        prompts = (self.prompt,) if len(self._branches) == 1 else (self.prompt, self.negative)
+        return _Chunk(y, prompts, None if camera is None else self._upload_camera(camera), cached)
 
-    def _predict(self, lane: _Lane, chunk: _Chunk, x: Tensor, timestep: int) -> Tensor:
-        cache, timesteps = lane.cache if chunk.cached else None, torch.full((1,), timestep, device=self._device)
-        options: ForwardOptions = {**lane.options, "camera_cache": cache, "timestep": timestep}
+    def _predict(self, branch: _Branch, chunk: _Chunk, x: Tensor, timestep: int) -> Tensor:
+        cache, timesteps = branch.cache if chunk.cached else None, torch.full((1,), timestep, device=self._device)
+        options: ForwardOptions = {**branch.options, "camera_cache": cache, "timestep": timestep}
         x = torch.cat([x, chunk.y.to(x)], dim=1)
-        return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
+        return self._model(x, timesteps, chunk.prompts[branch.number], chunk.camera, options).float()
 
-    def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return `camera` copied to the device, or the previous copy if the camera in host memory is unchanged."""
+    def _upload_camera(self, camera: Tensor) -> Tensor:
+        """Return a copy of `camera` on the device. A camera in host memory with the values of the last one is not
+        uploaded again."""
         if camera.device.type == self._device.type:
             return camera.clone()  # always: a comparison on a GPU waits for all queued kernels
         if self._camera is not None and same(self._camera[0], camera):
@@ -259,13 +260,13 @@ class World:
             room = torch.empty_like(camera, pin_memory=self._device.type == "cuda")
         self._camera = room.copy_(camera), upload(room, self._device)
         self._camera_read = queued_on(self._device)
-        for lane in self._lanes:
-            if lane.cache is not None:
-                lane.cache.clear_source()  # the cached keys and values of the prompt stay
+        for branch in self._branches:
+            if branch.cache is not None:
+                branch.cache.clear_source()  # the cached keys and values of the prompt stay
         return self._camera[1]
 
-    def _remember_made(self) -> bool:
-        """Run the clean pass of the last chunk if it is still due. Return whether it was due."""
+    def _finish_last_chunk(self) -> bool:
+        """Run the last chunk's clean pass in the remaining branches. Return False if it was finished before."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a cache update was interrupted; continue from a saved "
@@ -274,18 +275,18 @@ class World:
         if self._made is None:
             return False
         while self._pending:
-            self._remember(self._pending[0], *self._made)
+            self._store(self._pending[0], *self._made)
             del self._pending[0]
         self._made = None
         return True
 
-    def _remember(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Run the clean pass for one prompt, which stores the keys and values of the latent `clean`."""
-        lane.history.keep = True
+    def _store(self, branch: _Branch, chunk: _Chunk, clean: Tensor) -> None:
+        """Store the keys and values of the latent `clean` in one branch, by a forward at timestep 0."""
+        branch.history.keep = True
         try:
-            self._predict(lane, chunk, clean, 0)
+            self._predict(branch, chunk, clean, 0)
         except BaseException:
-            self._incomplete = not lane.history.repeatable
+            self._incomplete = not branch.history.repeatable
             raise
         finally:
-            lane.history.keep = False
+            branch.history.keep = False

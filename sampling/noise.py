@@ -13,9 +13,9 @@ class StepNoise:
 
     order = "chunk and step"
 
-    def __init__(self, seed: int, chunk: int, cells: tuple[int, int]) -> None:
-        """Create a source for chunks of `chunk` latent frames. `cells` is the height and width of the latent."""
-        self._seed, self._shape = seed, (1, 16, chunk, *cells)
+    def __init__(self, seed: int, chunk: int, size: tuple[int, int]) -> None:
+        """Create a source for chunks of `chunk` latent frames. `size` is the height and width of the latent."""
+        self._seed, self._shape = seed, (1, 16, chunk, *size)
         self._chunk = self._step = 0
 
     def begin(self, index: int) -> Tensor:
@@ -31,21 +31,21 @@ class StepNoise:
         return torch.randn(shape, generator=torch.Generator().manual_seed(number))
 
 
-class PathNoise:
-    """A source for a video of known length, with the methods of StepNoise. One generator draws all noise, so the order
-    of the calls matters."""
+class FixedLengthNoise:
+    """A source for a video of `latent_frames` latent frames, with StepNoise's methods. One generator draws all noise,
+    so the order of the calls matters."""
 
     order = "video, then steps"
 
-    def __init__(self, seed: int, chunk: int, cells: tuple[int, int], latent_frames: int) -> None:
-        self._generator, self._size = torch.Generator().manual_seed(seed), chunk
-        self._drawn = self.draw((1, 16, latent_frames, *cells))
+    def __init__(self, seed: int, chunk: int, size: tuple[int, int], latent_frames: int) -> None:
+        self._generator, self._chunk = torch.Generator().manual_seed(seed), chunk
+        self._drawn = self.draw((1, 16, latent_frames, *size))
 
     def begin(self, index: int) -> Tensor:
-        return self._drawn[:, :, index * self._size : (index + 1) * self._size]
+        return self._drawn[:, :, index * self._chunk : (index + 1) * self._chunk]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, generator=self._generator)
 
 
-Noise = StepNoise | PathNoise
+Noise = StepNoise | FixedLengthNoise

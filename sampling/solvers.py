@@ -67,21 +67,18 @@ def _levels(sigmas: Tensor) -> list[float]:
     return levels
 
 
-def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return x at levels[-1] from `x` at levels[-2]. x0 is `before` at levels[-3], which order 1 ignores, and `current`
-    at levels[-2]."""
+def _predict(x: Tensor, x0_before: Tensor, x0: Tensor, levels: list[float], order: int) -> Tensor:
+    """Return the next step's x, at levels[-1]. `x` and `x0` belong to levels[-2], `x0_before` to levels[-3]; order 1
+    ignores `x0_before`."""
     if order == 2:
-        current = current + 0.5 * (before - current) / _ratio(levels)
-    return _move(x, current, levels[-2], levels[-1])
+        x0 = x0 + 0.5 * (x0_before - x0) / _ratio(levels)
+    return _move(x, x0, levels[-2], levels[-1])
 
 
-def _correct(
-    start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
-) -> Tensor:
-    """Return x at levels[-1], corrected by UniPC, from `start` at levels[-2]. x0 is `before` at levels[-3], `current`
-    at levels[-2] and `denoised` at levels[-1]."""
+def _correct(x: Tensor, x0_before: Tensor, x0: Tensor, x0_next: Tensor, levels: list[float], order: int) -> Tensor:
+    """Return `_predict`'s result, corrected by UniPC with `x0_next`, the model's x0 at levels[-1]."""
     if order == 1:
-        return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
+        return _move(x, x0 + 0.5 * (x0_next - x0), levels[-2], levels[-1])
     ratio = _ratio(levels)
     h = _log_snr(levels[-1]) - _log_snr(levels[-2])
     phi_1 = math.expm1(-h)
@@ -89,16 +86,16 @@ def _correct(
     phi_3 = phi_2 / -h - 0.5
     first, second = phi_2 / phi_1, 2 * phi_3 / phi_1  # right-hand sides of UniPC's 2x2 system, over B(h)
     rho = (first - second) / (1 - ratio)
-    data = current + rho / ratio * (before - current) + (first - rho) * (denoised - current)
-    return _move(start, data, levels[-2], levels[-1])
+    combined = x0 + rho / ratio * (x0_before - x0) + (first - rho) * (x0_next - x0)
+    return _move(x, combined, levels[-2], levels[-1])
 
 
-def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x moved between two noise levels along the flow's ODE, with `data` as its constant x0."""
+def _move(x: Tensor, x0: Tensor, sigma: float, target: float) -> Tensor:
+    """Return x moved from noise level `sigma` to `target` along the flow's ODE, with a constant x0."""
     if target == 0:
-        return data.clone()
+        return x0.clone()
     h = _log_snr(target) - _log_snr(sigma)
-    return (target / sigma) * x - (1 - target) * math.expm1(-h) * data
+    return (target / sigma) * x - (1 - target) * math.expm1(-h) * x0
 
 
 def _ratio(levels: list[float]) -> float:

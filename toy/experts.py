@@ -24,8 +24,8 @@ def write_expert(
     dtype: torch.dtype = torch.bfloat16,
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's parameters, as (official name, tensor), into a safetensors file. Linear weights are quantized,
-    except layers that match a pattern in `keep`."""
+    """Write a model's parameters, as (official name, tensor), into a safetensors file. Linear weights are quantized
+    unless their layer matches a pattern in `keep` or `quant_type` is None."""
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
     quantized = [name for name in linear if not any(fnmatchcase(name.removesuffix(".weight"), each) for each in keep)]

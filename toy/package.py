@@ -19,8 +19,8 @@ CAUSAL = "lingbot_world_fast"
 """The folder of the causal model, named as in the official package."""
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 """The folders of the two base experts in the trained toy package."""
-PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
-"""The folders of models in both toy packages, the trained one and the random one."""
+MODEL_FOLDERS = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
+"""The model folders that the trained or the random toy package contains."""
 LOCK_NAME = "toy"
 """The name of the lock file in a toy package's folder, without its suffix."""
 LARGEST = 2**26
@@ -32,7 +32,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     cannot be written or contains other models."""
     folder = Path(folder)
     refuse_real(folder)
-    refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
+    refuse_other(folder, [Path(place, "model.safetensors") for place in MODEL_FOLDERS if place != EXPERTS[1]])
     try:
         with lock_output(folder / LOCK_NAME):
             _write_models(folder, seed)
@@ -44,7 +44,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
     """Raise InputError if `folder` has models of another package. `own` lists the toy's files, relative to `folder`."""
-    found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
+    found = (file for place in MODEL_FOLDERS for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
         raise InputError(f"{other}: a model that is not this toy's; name another folder, or remove this one")
@@ -52,7 +52,7 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 def refuse_real(folder: Path) -> None:
     """Raise InputError if `folder` has weight files larger than LARGEST, which the toy package would replace."""
-    models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
+    models = [file for place in MODEL_FOLDERS for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0
         if size > LARGEST:

@@ -1,4 +1,4 @@
-"""The trained toy package: a causal model and two experts, with the same weights, that generate views of a maze."""
+"""The trained toy package. Its causal model and both experts have the same weights, which generate views of a maze."""
 
 import lzma
 import shutil

@@ -141,19 +141,19 @@ class Recorder:
 
 def recorded_run(model):
     """A golden run whose World has a recorder and a camera cache as on a GPU: its gap, and the recorder."""
-    lane_of, recorder = World._lane, Recorder()
+    lane_of, recorder = World._branch, Recorder()
 
     def lane(self, *arguments):
         made = lane_of(self, *arguments)
         made.options["graphs"], made.cache = recorder, CameraCache(steady=True)
         return made
 
-    World._lane, read = lane, torch.Tensor.__int__
+    World._branch, read = lane, torch.Tensor.__int__
     torch.Tensor.__int__ = lambda tensor: recorder.waited.append(1) or read(tensor)
     try:
         return gap(*golden_run(WINDOW, model)), recorder
     finally:
-        World._lane, torch.Tensor.__int__ = lane_of, read
+        World._branch, torch.Tensor.__int__ = lane_of, read
 
 
 @check

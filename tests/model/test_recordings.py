@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("played_graphs")
 def graphs(monkeypatch):
     """The recordings of every World of a test, all of whose forwards may be recorded."""
     made = []
-    lane_of = World._lane
+    lane_of = World._branch
 
     def lane(self, *arguments):
         own = lane_of(self, *arguments)
@@ -36,7 +36,7 @@ def graphs(monkeypatch):
         made.append(own.options["graphs"])
         return own
 
-    monkeypatch.setattr(World, "_lane", lane)
+    monkeypatch.setattr(World, "_branch", lane)
     return made
 
 

@@ -280,7 +280,7 @@ def test_attention_to_frames_of_which_some_are_empty(monkeypatch, case):
         return attend(*given)
 
     monkeypatch.setattr(attention_layers, "attend_to_frames", told)
-    monkeypatch.setattr(World, "_lane", lane_that_sees_all_frames(World._lane))
+    monkeypatch.setattr(World, "_branch", lane_that_sees_all_frames(World._branch))
     torch.testing.assert_close(by_chunk(case), want, atol=1e-4, rtol=1e-4)
     assert asked[0] > 0
 
@@ -310,14 +310,14 @@ class Recorder:
 def test_all_kinds_of_forwards_are_recorded_behind_the_first_chunk(monkeypatch, by_frames):
     """Each comes twice when that chunk is remembered, and no other comes later; what is made stays the same."""
     monkeypatch.setattr(attention, "_cudnn_attention", plain_parts)
-    recorder, make, given = Recorder(), World._lane, arrays(WINDOW)
+    recorder, make, given = Recorder(), World._branch, arrays(WINDOW)
 
     def lane(*arguments):
         made = lane_that_sees_all_frames(make)(*arguments) if by_frames else make(*arguments)
         made.options["graphs"], made.cache = recorder, CameraCache(steady=True)
         return made
 
-    monkeypatch.setattr(World, "_lane", lane)
+    monkeypatch.setattr(World, "_branch", lane)
     world, renoise, made = world_of(WINDOW, given), draws(given["renoise"]), []
     rehearsed: list = []
     for number in range(plain(WINDOW).shape[2] // WINDOW.chunk):
@@ -356,7 +356,7 @@ def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, caplog, limit
     assert "plain torch" not in caplog.text
     assert "cannot be recorded" not in caplog.text
     if chunk == 3:
-        assert 2 <= world._lanes[0].options["graphs"].recorded <= 5
+        assert 2 <= world._branches[0].options["graphs"].recorded <= 5
 
 
 @needs_a_gpu
@@ -379,11 +379,11 @@ def test_on_a_gpu_kernels_that_are_recorded_while_the_window_fills():
     """All of them behind the first chunk, where a walk has it remembered."""
     (wanted, _), (got, world) = (_long_rollout(on_a_gpu(), 1, WorldMemory(graphs=graphs)) for graphs in (False, True))
     assert (got - wanted).norm() < 0.02 * wanted.norm()
-    assert world._lanes[0].options["graphs"].recorded > 3
+    assert world._branches[0].options["graphs"].recorded > 3
     recorded = []
     for chunks in (1, 8):
         same, world = _long_rollout(on_a_gpu(), 1, WorldMemory(graphs=True), chunks, remember=True)
-        recorded.append(world._lanes[0].options["graphs"].recorded)
+        recorded.append(world._branches[0].options["graphs"].recorded)
     assert recorded == [6, 6]
     assert torch.equal(same, got[:, :, :8])
 
@@ -395,7 +395,7 @@ def test_on_a_gpu_recordings_that_a_host_has_dropped_are_made_again(caplog):
         _long_rollout(on_a_gpu(), 3, WorldMemory(graphs=True), dropped=dropped) for dropped in ((), (6, 9))
     )
     assert torch.equal(got, wanted)
-    assert world._lanes[0].options["graphs"].recorded > 1
+    assert world._branches[0].options["graphs"].recorded > 1
     assert "cannot be recorded" not in caplog.text
 
 
@@ -415,7 +415,7 @@ def test_on_a_gpu_a_recording_that_fails_costs_nothing_else(monkeypatch, caplog)
     monkeypatch.setattr(Block, "forward", without_memory)
     got, world = _long_rollout(on_a_gpu(), 3, WorldMemory(graphs=True))
     assert torch.equal(got, wanted)
-    assert world._lanes[0].options["graphs"].recorded == 0
+    assert world._branches[0].options["graphs"].recorded == 0
     assert "cannot be recorded as a CUDA graph, and runs as usual: none left beside" in caplog.text
 
 
@@ -436,5 +436,5 @@ def _long_rollout(model, chunk, memory, chunks=14, *, remember=False, dropped=()
         if remember:
             world.remember()
         if number in dropped:
-            world._lanes[0].options["graphs"].clear()
+            world._branches[0].options["graphs"].clear()
     return torch.cat(made, dim=2), world

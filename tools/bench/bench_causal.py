@@ -78,7 +78,7 @@ def bench_rollout(
         chunk = world.chunk(noise, y, camera, schedule, draw)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
-    graphs = world._lanes[0].options.get("graphs")
+    graphs = world._branches[0].options.get("graphs")
     if graphs is not None:
         report.add(f"{name}: states recorded", graphs.recorded, "")
     if options.profile:
