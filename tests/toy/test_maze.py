@@ -5,6 +5,7 @@ import torch
 from lingbot_world.camera import check_poses
 from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.tools.toy import render as drawing
+from lingbot_world.tools.toy.__main__ import take_shipped
 from lingbot_world.tools.toy.measure import decibels
 from lingbot_world.tools.toy.parameters import load_weights
 from lingbot_world.tools.toy.paths import STEP
@@ -25,7 +26,6 @@ from lingbot_world.tools.toy.rooms import (
     random_scenes,
 )
 from lingbot_world.tools.toy.settings import Sizes
-from lingbot_world.tools.toy.train import take_shipped
 from lingbot_world.tools.toy.walks import MOST_PITCH, TURN, key_walks, random_walks
 from lingbot_world.vae import VideoDecoder, load_vae
 

@@ -17,7 +17,7 @@ from lingbot_world.loaders.package import open_experts
 from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES, RELEASES
 from lingbot_world.sampling import few_step_schedule, step_indices
 from lingbot_world.tools.toy import measure, pack
-from lingbot_world.tools.toy.camera_map import steps_of
+from lingbot_world.tools.toy.__main__ import take_shipped
 from lingbot_world.tools.toy.coder_training import SHAPES as VAE_SHAPES
 from lingbot_world.tools.toy.measure import Walker, decibels, sharpness, truth_of
 from lingbot_world.tools.toy.pack import example, in_shards, shortened
@@ -25,7 +25,7 @@ from lingbot_world.tools.toy.parameters import Parameters, keep, load_weights, s
 from lingbot_world.tools.toy.render import HEIGHT, WIDTH, render
 from lingbot_world.tools.toy.rooms import MARGIN, clearance
 from lingbot_world.tools.toy.settings import CONFIG
-from lingbot_world.tools.toy.train import take_shipped
+from lingbot_world.tools.toy.walks import steps_of
 from lingbot_world.toy.package import CAUSAL
 from lingbot_world.toy.world import MAZE
 from PIL import Image

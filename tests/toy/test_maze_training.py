@@ -14,7 +14,6 @@ from lingbot_world.model.kv.cache import KeyValueCache
 from lingbot_world.options import Window
 from lingbot_world.tools.toy import __main__ as training
 from lingbot_world.tools.toy import measure, pack
-from lingbot_world.tools.toy.camera_map import camera_patches, ray_patches, steps_of
 from lingbot_world.tools.toy.coder_training import SHAPES
 from lingbot_world.tools.toy.fit import Optimizer, orthogonal
 from lingbot_world.tools.toy.parameters import Parameters, load_weights
@@ -22,8 +21,8 @@ from lingbot_world.tools.toy.paths import random_walks
 from lingbot_world.tools.toy.pool import given, later_walks, settled, walks
 from lingbot_world.tools.toy.render import LENS
 from lingbot_world.tools.toy.settings import TINY
-from lingbot_world.tools.toy.spans import attended_to, chunks
-from lingbot_world.tools.toy.twin import Network, causal_velocity, velocity
+from lingbot_world.tools.toy.twin import Network, attended_to, causal_velocity, chunks, velocity
+from lingbot_world.tools.toy.walks import camera_patches, ray_patches, steps_of
 from lingbot_world.vae import encode_first_frame, load_vae
 from torch.nn import functional as F
 

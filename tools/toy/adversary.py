@@ -1,7 +1,5 @@
 """A relativistic GAN's discriminator of latents (Huang et al., 2024), with the penalty of Lin et al., 2025."""
 
-from __future__ import annotations
-
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Training of the decoder's last stage for as much detail as the renderer has; encoder and denoiser are frozen."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

@@ -18,14 +18,13 @@ from ...model.ops.implementation import or_else
 from ...options import CAUSAL_SHIFT, FAST_INDICES
 from ...sampling import few_step_schedule
 from .adversary import Adversary
-from .camera_map import camera_patches, ray_patches
 from .fit import Keep, Log, Phase, fit, replayed, slope_of
 from .parameters import Parameters, Weights, load_weights
 from .pool import Pool, given
 from .prompts import draw
 from .settings import CONFIG, SHIFT, SINK, WINDOW, Sizes, compute_dtype, config_of
-from .spans import chunks
-from .twin import Network, Parts, causal_velocity, finished, projected, velocity
+from .twin import Network, Parts, causal_velocity, chunks, finished, projected, velocity
+from .walks import camera_patches, ray_patches
 
 SHARPER, FINER = 2.0, 8.0
 """The initial norms of queries and keys, and of camera patches: the 256 rays of a patch are nearly alike."""

@@ -1,7 +1,5 @@
 """The training loop of all parts, on flat parameters."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,8 +1,6 @@
 """Quality of the engine's walks against the renderer, in JSON lines: `python -m lingbot_world.tools.toy.measure
 PACKAGE`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator
@@ -23,12 +21,11 @@ from ...toy.package import CAUSAL
 from ...toy.world import VAE
 from ...vae import VideoDecoder, encode_first_frame, load_vae
 from ...vae.encoding import SETTLED
-from .camera_map import steps_of
 from .prompts import TEXT_ENCODER
 from .render import HEIGHT, LENS, WIDTH, render
 from .rooms import RandomPaths, Scenes, random_scenes
 from .settings import SINK, WINDOW
-from .walks import key_walks, random_walks
+from .walks import key_walks, random_walks, steps_of
 
 SEED = 987_654_321  # the seed of houses and walks that no training uses
 SHORT, LONG, THERE = 33, 477, 165  # frames of short videos, of walks of 30 seconds, and of walks there and back in 10

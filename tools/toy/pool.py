@@ -1,7 +1,5 @@
 """The denoiser's training data: rendered walks as latents, with image, camera and captions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,14 +8,12 @@ from torch import Generator, Tensor
 
 from ...vae.encoding import SETTLED
 from ...vae.weights import MEAN, STD
-from .camera_map import steps_of
 from .coder import latent_mean
 from .parameters import Weights
 from .render import render
-from .rooms import Rooms, random_scenes
-from .rows import Rows
+from .rooms import Rooms, Rows, random_scenes
 from .settings import Sizes, compute_dtype
-from .walks import random_walks
+from .walks import random_walks, steps_of
 
 WARM = 3  # the latent frames before the second half of a walk, as many as the encoder's state depends on
 FURTHEST = 96  # latent frames after which a walk's second half begins at most

@@ -1,7 +1,5 @@
 """A renderer of houses: rays through an exact pinhole, from crossing to crossing of the walls."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -5,14 +5,17 @@ alternate between two colours, so the view behind a corner can be known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
 
 from .paths import rotations
-from .rows import Rows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 RandomPaths = Callable[[int, Generator, int], Tensor]
 
@@ -51,6 +54,24 @@ CAPTIONS = [
 WORDS = "maze with and walls day night snow fog camera moves through look around house room"
 """The words of these and of other prompts."""
 TRIES = 64  # places that are tried for a path
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A dataclass of tensors [n, ...], with slices and concatenations of the same class."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def __getitem__(self, part: slice | Tensor) -> Self:
+        return type(self)(*(getattr(self, field.name)[part] for field in fields(self)))
+
+    def to(self, device: torch.device | str) -> Self:
+        return type(self)(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Sizes of the models, the videos and the batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,15 +1,19 @@
-"""Random walks as people make them with keys and mouse."""
+"""Random walks as people make them with keys and mouse, and the model's camera input for a path."""
 
 import math
 
 import torch
 from torch import Generator, Tensor
 
+from ...camera.plucker import pixel_rays
+from ...options import CELL
 from . import paths
 from .paths import STEP, rotations
+from .render import LENS
 
 TURN = 2.0 * math.pi / 180  # radians that a key turns the camera by in a frame
 MOST_PITCH, FRAMES_TO_SPEED = 0.6, 3  # radians up and down in a walk; frames from standing to full speed
+STILL = 1e-5  # the length of a step that counts as none
 SMOOTH = 0.2  # the share of the walks that are moves of `paths`, one after another
 
 
@@ -71,3 +75,29 @@ def _pose(place: Tensor, angles: Tensor) -> Tensor:
     pose[:, :3, :3] = rotations(torch.stack([still, yaw, still], 1)) @ rotations(torch.stack([pitch, still, still], 1))
     pose[:, :3, 3] = place
     return pose
+
+
+def steps_of(poses: Tensor) -> Tensor:
+    """Return poses [B, f, 4, 4] relative to the previous one, with translations in units of STEP."""
+    turns, centres = poses[..., :3, :3], poses[..., :3, 3]
+    steps = torch.eye(4, device=poses.device).repeat(*poses.shape[:2], 1, 1)
+    steps[:, 1:, :3, :3] = turns[:, :-1].mT @ turns[:, 1:]
+    moved = (turns[:, :-1].mT @ (centres[:, 1:] - centres[:, :-1])[..., None])[..., 0] / STEP
+    steps[:, 1:, :3, 3] = torch.where(moved.norm(dim=-1, keepdim=True) > STILL, moved, torch.zeros_like(moved))
+    return steps
+
+
+def camera_patches(steps: Tensor, rays: Tensor) -> Tensor:
+    """Return the camera input float32 [B, tokens, 1536] from `steps_of` a path and `ray_patches`."""
+    directions = torch.einsum("bfij,njp->bfnip", steps[..., :3, :3], rays).flatten(3)
+    origins = steps[:, :, None, :3, 3, None].expand(-1, -1, len(rays), 3, rays.shape[2]).flatten(3)
+    return torch.cat([origins, directions], -1).flatten(1, 2)
+
+
+def ray_patches(height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return unit ray directions float32 [tokens, 3, 256] of a frame's patches: pixels of a cell, then cells of a
+    patch."""
+    rows, columns = height // (2 * CELL), width // (2 * CELL)
+    rays = torch.from_numpy(pixel_rays(LENS, height, width)).float()
+    rays = rays.view(3, CELL * CELL, rows, 2, columns, 2).permute(2, 4, 0, 1, 3, 5)
+    return rays.reshape(rows * columns, 3, 4 * CELL * CELL).to(device)

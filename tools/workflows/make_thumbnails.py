@@ -5,8 +5,6 @@ python tools/workflows/make_thumbnails.py TOY [--only NAME ...]
 
 TOY is what `lingbot-world toy` wrote. The files are animated WebP: ComfyUI requires the ending .jpg."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable
@@ -17,9 +15,9 @@ import torch
 from lingbot_world.camera.moves import path_from_editor, path_from_keys, preset_path
 from lingbot_world.camera.path import CameraPath
 from lingbot_world.camera.pose_folder import load_poses
-from lingbot_world.tools.toy.camera_map import steps_of
 from lingbot_world.tools.toy.measure import Walker
 from lingbot_world.tools.toy.paths import STEP
+from lingbot_world.tools.toy.walks import steps_of
 from PIL import Image
 
 WORKFLOWS = Path(__file__).resolve().parent.parent.parent / "workflows"

@@ -5,8 +5,6 @@
 
 A running ComfyUI with this pack lists the nodes' inputs and outputs. Change a graph here, not in the JSON."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import urllib.request
@@ -54,12 +52,12 @@ step by the longest one.
 {RUN}"""
     parts = Parts(server, "moves", note)
     image = parts.load_image()
-    with parts.graph.group("Camera path", 1, VIOLET):
-        walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
-        rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
-    with parts.graph.group("One path", 2, VIOLET):
+    with parts.group("Camera path", 1, VIOLET):
+        walk = parts.add("LingBotWorldCameraKeys", script="w-26,wl-15")
+        rise = parts.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
+    with parts.group("One path", 2, VIOLET):
         both = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
-        path = parts.graph.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0, room=20)
+        path = parts.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0, room=20)
         parts.preview(path)
     return everything_else(parts, image, path)
 
@@ -91,14 +89,14 @@ with texture. The chain spreads the move over 81 frames.
 {RUN}"""
     parts = Parts(server, "from_video", note)
     image = parts.load_image()
-    with parts.graph.group("Another video", 1, BLUE):
-        video = parts.graph.add("LoadVideo", file="my_camera_move.mp4", extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
-        frames = parts.graph.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
-    with parts.graph.group("Its camera", 1, VIOLET):
-        found = parts.graph.add("LingBotWorldCameraFromVideo", images=frames, room=60)
-    with parts.graph.group("Camera path", 2, VIOLET):
+    with parts.group("Another video", 1, BLUE):
+        video = parts.add("LoadVideo", file="my_camera_move.mp4", extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
+        frames = parts.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
+    with parts.group("Its camera", 1, VIOLET):
+        found = parts.add("LingBotWorldCameraFromVideo", images=frames, room=60)
+    with parts.group("Camera path", 2, VIOLET):
         spread = {"cameras.camera0": found["camera"], "frames": 81, "room": 20}
-        path = parts.graph.add("LingBotWorldCameraChain", **spread)
+        path = parts.add("LingBotWorldCameraChain", **spread)
         parts.preview(path)
     return everything_else(parts, image, path)
 
@@ -115,20 +113,20 @@ set 40 steps, cfg 5, boundary 0.947. On 4-bit weights a LoRA is added exactly, w
     image = parts.image(apart=True)
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
     high, low, vae = parts.models(1)
-    with parts.graph.group("A LoRA for each expert", 2, RED):
+    with parts.group("A LoRA for each expert", 2, RED):
         pairs = zip(("high", "low"), (high, low), LIGHTNING, strict=True)
         high, low = (_lora(parts, level, expert, name) for level, expert, name in pairs)
     text = parts.text()
     conditioning = parts.conditioned(text, image, vae, path)
     values = {"steps": 4, "cfg_high": 1.0, "cfg_low": 1.0, "boundary": 0.9}
     parts.save(parts.sample((high, low), conditioning, **values), vae)
-    return parts.graph
+    return parts
 
 
 def _lora(parts: Parts, level: str, expert: Output, name: str) -> Output:
     offer = parts.offer(name, name, "loras", LORA_FOLDER)
     title = f"LoRA, {level} noise"
-    return parts.graph.add("LoraLoaderModelOnly", title=title, model=expert, lora_name=name, models=offer)["MODEL"]
+    return parts.add("LoraLoaderModelOnly", title=title, model=expert, lora_name=name, models=offer)["MODEL"]
 
 
 def first_last(server: Server) -> Graph:
@@ -142,13 +140,13 @@ weights.
 {RUN}"""
     parts = Parts(server, "first_last", note)
     image = parts.image(apart=True)
-    with parts.graph.group("Last frame", 1, BLUE):
+    with parts.group("Last frame", 1, BLUE):
         look = {"title": "Load the last frame", "extra_height": IMAGE_HEIGHT}
-        last = parts.graph.add("LoadImage", image="example.png", **look)
+        last = parts.add("LoadImage", image="example.png", **look)
     high, low, vae = parts.models()
     conditioning = parts.conditioned(parts.text(), image, vae, None, end_image=last["IMAGE"])
     parts.save(parts.sample((high, low), conditioning), vae)
-    return parts.graph
+    return parts
 
 
 def toy(server: Server) -> Graph:
@@ -160,8 +158,8 @@ Runs the whole pipeline with tiny trained models, on any CPU: a walk through a d
 2. Press **Run**.
 """
     parts = Parts(server, "toy", note, package="toy")
-    with parts.graph.group("Start image", 0, BLUE):
-        made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
+    with parts.group("Start image", 0, BLUE):
+        made = parts.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
         image = parts.prepare(made, size="width and height", width=256, height=144)
     path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON, room=160)
     return parts.film(path, image, TOY_PROMPT, steps=8, cfg_high=1.0, cfg_low=1.0)

@@ -1,7 +1,5 @@
 """The base pipeline as one node, for ComfyUI's node library (subgraphs/) and for workflows."""
 
-from __future__ import annotations
-
 from workflow_graph import Graph
 from workflow_nodes import Inlet, Node, Output, Server
 from workflow_parts import BLUE, DOWNLOAD, FPS, GREY, VIOLET, Parts, flight
@@ -26,11 +24,11 @@ def along_a_path(server: Server) -> Subgraph:
 
 
 def everything_else(parts: Parts, image: Output, path: Node) -> Graph:
-    with parts.graph.group("Everything else", 3, BLUE):
-        pipeline = along_a_path(parts.graph.server)
-        whole = pipeline.node(parts.graph, **{"start image": image, "camera": path["camera"]})
+    with parts.group("Everything else", 3, BLUE):
+        pipeline = along_a_path(parts.server)
+        whole = pipeline.node(parts, **{"start image": image, "camera": path["camera"]})
         parts.save_video(whole["video"])
-    return parts.graph
+    return parts
 
 
 def with_a_move(server: Server) -> Subgraph:
@@ -46,21 +44,21 @@ def with_a_move(server: Server) -> Subgraph:
 def _pipeline(
     parts: Parts, camera: str, values: dict, by: str, text: str, inlets: dict[str, str], of_camera: tuple[str, ...]
 ) -> Subgraph:
-    with parts.graph.group("Start image", 0, BLUE):
+    with parts.group("Start image", 0, BLUE):
         image = parts.prepare(Inlet("start image"))
-    with parts.graph.group("Camera path", 1, VIOLET):
-        path = parts.graph.add(camera, **values)
+    with parts.group("Camera path", 1, VIOLET):
+        path = parts.add(camera, **values)
     high, low, vae = parts.models()
     latent = parts.sample((high, low), parts.conditioned(parts.text(), image, vae, path))
-    with parts.graph.group("Video", parts.column + 2, GREY):
-        frames = parts.graph.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
-        video = parts.graph.add("CreateVideo", images=frames, fps=FPS)["VIDEO"]
+    with parts.group("Video", parts.column + 2, GREY):
+        frames = parts.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
+        video = parts.add("CreateVideo", images=frames, fps=FPS)["VIDEO"]
     wished = [("LingBotWorldTextEncode", ("prompt",)), ("LingBotWorldPrepareImage", ("size", "width", "height"))]
     wished += [(camera, of_camera)]
     wished += [("LingBotWorldSampler", ("steps", "seed")), *FILES]
-    fields = [Field(_only(parts.graph, kind), widget) for kind, widgets in wished for widget in widgets]
+    fields = [Field(_only(parts, kind), widget) for kind, widgets in wished for widget in widgets]
     outlets = [("video", video), ("frames", frames)]
-    return Subgraph(parts.graph, f"Camera {by} to video (LingBot-World)", text, inlets, fields, outlets)
+    return Subgraph(parts, f"Camera {by} to video (LingBot-World)", text, inlets, fields, outlets)
 
 
 def _only(graph: Graph, kind: str) -> Node:
@@ -85,11 +83,11 @@ takes a move by its name in place of a path.
     parts = Parts(server, "simple", note)
     image = parts.load_image(1)
     path = parts.editor(image, flight())
-    with parts.graph.group("Everything else", 2, BLUE):
-        whole = along_a_path(server).node(parts.graph, **{"start image": image, "camera": path["camera"]})
-    with parts.graph.group("Video", 3, GREY):
+    with parts.group("Everything else", 2, BLUE):
+        whole = along_a_path(server).node(parts, **{"start image": image, "camera": path["camera"]})
+    with parts.group("Video", 3, GREY):
         parts.save_video(whole["video"])
-    return parts.graph
+    return parts
 
 
 VIEWS = {"First view": {"x": 0.0, "y": 1.6, "z": 8.0}, "Last view": {"x": 4.0, "y": 2.4, "z": 5.0}}
@@ -108,11 +106,11 @@ Keyframes*.
 **Image**: choose yours in *Load Image*, then press **Run**.
 """
     parts = Parts(server, "views", note)
-    with parts.graph.group("Views", 1, VIOLET):
+    with parts.group("Views", 1, VIOLET):
         placed = [_view(parts, title, place) for title, place in VIEWS.items()]
         seen = {f"cameras.camera{index}": view["camera_info"] for index, view in enumerate(placed)}
-    with parts.graph.group("Path", 2, VIOLET):
-        path = parts.graph.add("LingBotWorldCameraKeyframes", frames=81, **seen)
+    with parts.group("Path", 2, VIOLET):
+        path = parts.add("LingBotWorldCameraKeyframes", frames=81, **seen)
         parts.preview(path)
     return everything_else(parts, parts.load_image(), path)
 
@@ -122,7 +120,7 @@ def _view(parts: Parts, title: str, position: dict[str, float]) -> Node:
     state = {"position": position, "target": LOOK_AT, "zoom": 1, "cameraType": "perspective"}
     config = {"Camera Config": {"cameraType": "perspective", "fov": LENS, "state": state}}
     seen = {"camera_info": {**state, "fov": LENS}, "model_3d_info": []}
-    node = parts.graph.add(
+    node = parts.add(
         "Load3DAdvanced",
         title=title,
         extra_height=VIEW_HEIGHT,

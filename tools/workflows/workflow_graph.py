@@ -2,8 +2,6 @@
 
 Names and defaults come from a server's /object_info. Nodes are stacked in groups, groups in columns."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

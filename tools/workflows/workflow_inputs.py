@@ -1,7 +1,5 @@
 """The widgets and sockets of a node, from /object_info."""
 
-from __future__ import annotations
-
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3", "LOAD_3D"}
 PLAIN_DEFAULTS = {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False}
 

@@ -1,7 +1,5 @@
 """Parts of the shipped workflows: models' addresses, and groups of nodes."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -72,20 +70,20 @@ def flight() -> str:
     return json.dumps({**state, "keyframes": keyframes}, separators=(",", ":"))
 
 
-class Parts:
-    """Groups of nodes, each in its usual column."""
+class Parts(Graph):
+    """A graph with the shipped workflows' groups of nodes, each in its usual column."""
 
     def __init__(
         self, server: Server, name: str, note: str, package: str = PACKAGE, note_width: int = 360, first: int = 1
     ):
-        self.graph = Graph(server, name, first)
+        super().__init__(server, name, first)
         self.package = package
         self.latent: Node | None = None
         self.column = 2  # of models and prompt; the sampler stands in the next one
         if note:
-            with self.graph.group("Read me", 0, BROWN):
+            with self.group("Read me", 0, BROWN):
                 text = large(note)
-                self.graph.note(text, title="Read me", width=note_width, height=note_height(text, note_width))
+                self.note(text, title="Read me", width=note_width, height=note_height(text, note_width))
 
     def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
         """Return a file's entry for the missing-model dialog, none for the toy."""
@@ -103,33 +101,33 @@ class Parts:
     def models(self, column: int | None = None, vae_column: int | None = None) -> tuple[Output, Output, Output]:
         """Add both experts and the VAE, in other columns if named."""
         title, place = ("Models", self.column) if column is None else ("Experts", column)
-        with self.graph.group(title, place, RED):
-            experts = self.graph.add("LingBotWorldLoadExperts", **self.experts())
+        with self.group(title, place, RED):
+            experts = self.add("LingBotWorldLoadExperts", **self.experts())
             if column is None:
                 vae = self.vae()
         if column is not None:
-            with self.graph.group("VAE", vae_column or self.column, RED):
+            with self.group("VAE", vae_column or self.column, RED):
                 vae = self.vae()
         return experts["high noise"], experts["low noise"], vae
 
     def causal_model(self, name: str) -> Output:
-        with self.graph.group("Models", self.column, RED):
-            return self.graph.add("LingBotWorldLoadCausal", model_name=name)["MODEL"]
+        with self.group("Models", self.column, RED):
+            return self.add("LingBotWorldLoadCausal", model_name=name)["MODEL"]
 
     def vae(self, collapsed: bool = False) -> Output:
         vae = f"{self.package}/{VAE}"
         values = {"vae_name": vae, "models": self.offer(vae, VAE), "collapsed": collapsed}
-        return self.graph.add("LingBotWorldLoadVAE", **values)["VAE"]
+        return self.add("LingBotWorldLoadVAE", **values)["VAE"]
 
     def text(self, column: int | None = None, extra_height: int = 0, **prompts: str) -> tuple[Output, Output]:
         """Add a group with the streaming text encoder. Return positive and negative."""
-        with self.graph.group("Prompt", self.column if column is None else column, BLUE):
+        with self.group("Prompt", self.column if column is None else column, BLUE):
             node = self.text_node(extra_height, **prompts)
         return node["positive"], node["negative"]
 
     def text_node(self, extra_height: int = 0, **prompts: str) -> Node:
         encoder, values = f"{self.package}/{T5}", {"prompt": PROMPT, **prompts}
-        return self.graph.add(
+        return self.add(
             "LingBotWorldTextEncode",
             text_encoder=encoder,
             models=self.offer(encoder, T5),
@@ -139,47 +137,47 @@ class Parts:
 
     def rollout(self, model: Output, text: Output, vae: Output, path: Node, **values) -> Node:
         given = {"model": model, "positive": text, "vae": vae, "camera": path["camera"], "frames": path["frames"]}
-        return self.graph.add("LingBotWorldRollout", **{"extra_height": PREVIEW_HEIGHT, **given, **values})
+        return self.add("LingBotWorldRollout", **{"extra_height": PREVIEW_HEIGHT, **given, **values})
 
     def core_clip(self) -> Output:
         """Add core's loader of Wan's umt5 file."""
         offer = self.offer(UMT5, UMT5, "text_encoders", UMT5_FOLDER)
-        return self.graph.add("CLIPLoader", clip_name=UMT5, type="wan", models=offer)["CLIP"]
+        return self.add("CLIPLoader", clip_name=UMT5, type="wan", models=offer)["CLIP"]
 
     def own_clip(self) -> Output:
         """Add the loader of the package's text encoder."""
         encoder = f"{self.package}/{T5}"
         offer = self.offer(encoder, T5)
-        return self.graph.add("LingBotWorldLoadTextEncoder", text_encoder=encoder, models=offer)["CLIP"]
+        return self.add("LingBotWorldLoadTextEncoder", text_encoder=encoder, models=offer)["CLIP"]
 
     def clip_text(self, load: Callable[[], Output]) -> tuple[Output, Output]:
         """Return positive and negative from core's text nodes, over the CLIP that `load` adds."""
-        with self.graph.group("Prompt", self.column, BLUE):
+        with self.group("Prompt", self.column, BLUE):
             clip = load()
-            positive = self.graph.add("CLIPTextEncode", title="Positive prompt", clip=clip, text=PROMPT)
-            negative = self.graph.info["LingBotWorldTextEncode"]["input"]["required"]["negative"][1]["default"]
-            negative = self.graph.add("CLIPTextEncode", title="Negative prompt", clip=clip, text=negative)
+            positive = self.add("CLIPTextEncode", title="Positive prompt", clip=clip, text=PROMPT)
+            negative = self.info["LingBotWorldTextEncode"]["input"]["required"]["negative"][1]["default"]
+            negative = self.add("CLIPTextEncode", title="Negative prompt", clip=clip, text=negative)
         return positive["CONDITIONING"], negative["CONDITIONING"]
 
     def load_image(self, column: int = 0, **look) -> Output:
-        with self.graph.group("Start image", column, BLUE):
-            return self.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT, **look)["IMAGE"]
+        with self.group("Start image", column, BLUE):
+            return self.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT, **look)["IMAGE"]
 
     def image(self, apart: bool = False, **size) -> Node:
         """Add the prepared start image, with `apart` in the next column."""
         loaded = self.load_image()
         if not apart:
             return self.prepare(loaded, **size)
-        with self.graph.group("Video size", 1, BLUE):
+        with self.group("Video size", 1, BLUE):
             return self.prepare(loaded, **size)
 
     def prepare(self, image: Output | Inlet, **size) -> Node:
-        return self.graph.add("LingBotWorldPrepareImage", image=image, extra_height=LINE, **size)
+        return self.add("LingBotWorldPrepareImage", image=image, extra_height=LINE, **size)
 
     def camera(self, kind: str, preview: bool = True, **values) -> Node:
         """Add a path and its drawing."""
-        with self.graph.group("Camera path", 1, VIOLET):
-            path = self.graph.add(kind, **values)
+        with self.group("Camera path", 1, VIOLET):
+            path = self.add(kind, **values)
             if preview:
                 self.preview(path)
             return path
@@ -191,7 +189,7 @@ class Parts:
     def preview(self, path: Node) -> None:
         size = {"width": 640, "height": 400}  # a smaller drawing has larger letters in the same box
         look = {"box_width": DRAWING_WIDTH, "extra_height": DRAWING_HEIGHT, **size}
-        self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
+        self.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
 
     def conditioned(self, text: tuple[Output, Output], image: Node, vae: Output, path: Node | None, **more) -> Node:
         """Add WanImageToVideo with the path, at the column's top: Nodes 2.0 counts both as open when it chooses a
@@ -199,16 +197,16 @@ class Parts:
         kind = "WanFirstLastFrameToVideo" if "end_image" in more else "WanImageToVideo"
         pair = {"positive": text[0], "negative": text[1], "vae": vae, "start_image": image["image"]}
         size = {"width": image["width"], "height": image["height"], "length": path["frames"] if path else 81}
-        with self.graph.group("Into the model: nothing to set", self.column, BLUE, top=True):
-            self.latent = video = self.graph.add(kind, collapsed=True, **pair, **size, **more)
+        with self.group("Into the model: nothing to set", self.column, BLUE, top=True):
+            self.latent = video = self.add(kind, collapsed=True, **pair, **size, **more)
             if path is None:
                 return video
             given = {name: video[name] for name in ("positive", "negative", "latent")}
-            return self.graph.add("LingBotWorldApplyCamera", collapsed=True, camera=path["LINGBOT_CAMERA"], **given)
+            return self.add("LingBotWorldApplyCamera", collapsed=True, camera=path["LINGBOT_CAMERA"], **given)
 
     def sample(self, models: tuple[Output, Output], conditioning: Node, **values) -> Output:
-        with self.graph.group("Sampling", self.column + 1, GREEN):
-            node = self.graph.add(
+        with self.group("Sampling", self.column + 1, GREEN):
+            node = self.add(
                 "LingBotWorldSampler",
                 high_noise=models[0],
                 low_noise=models[1],
@@ -222,24 +220,24 @@ class Parts:
 
     def save(self, latent: Output, vae: Output, aside: int = 0) -> None:
         """Decode and save, `aside` columns right of the sampler."""
-        with self.graph.group("Video", self.column + 1 + aside, GREY):
-            self.video_file(self.graph.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"])
+        with self.group("Video", self.column + 1 + aside, GREY):
+            self.video_file(self.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"])
 
     def save_images(self, images: Output) -> None:
-        with self.graph.group("Video", self.column + 1, GREY):
+        with self.group("Video", self.column + 1, GREY):
             self.video_file(images)
 
     def video_file(self, images: Output, fps: float = FPS) -> None:
-        video = self.graph.add("CreateVideo", collapsed=True, images=images, fps=fps)["VIDEO"]
+        video = self.add("CreateVideo", collapsed=True, images=images, fps=fps)["VIDEO"]
         self.save_video(video)
 
     def save_video(self, video: Output) -> None:
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
-        self.graph.add("SaveVideo", video=video, room=PREVIEW_HEIGHT, **prefix)  # front-ends give it its least height
+        self.add("SaveVideo", video=video, room=PREVIEW_HEIGHT, **prefix)  # front-ends give it its least height
 
     def film(self, camera: Node | None, image: Node, prompt: str = PROMPT, **sampling) -> Graph:
         """Add everything around an image and a camera path, if any."""
         high, low, vae = self.models()
         conditioning = self.conditioned(self.text(prompt=prompt), image, vae, camera)
         self.save(self.sample((high, low), conditioning, **sampling), vae)
-        return self.graph
+        return self

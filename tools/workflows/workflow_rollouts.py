@@ -1,7 +1,5 @@
 """The workflows of the causal models, LingBot-World Fast and 2.0."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from workflow_graph import Graph
@@ -102,7 +100,7 @@ path*.
 {DOWNLOAD}
 **1.3B**: as in template *18 Real time*."""
     parts = Parts(server, "walk", note, note_width=NARROW)
-    parts.graph.box_width = NARROW
+    parts.box_width = NARROW
     return _walked(parts, SHARDS, frames=81, chunk="1")
 
 
@@ -117,49 +115,49 @@ A walk in a small maze, on any CPU, without a download.
 After two seconds, or at **Stop**, the toy's base model renders your path.
 """
     parts = Parts(server, "walk_toy", note, package="toy", note_width=NARROW)
-    parts.graph.box_width = NARROW
+    parts.box_width = NARROW
     toy = {"prompt": TOY_PROMPT, "frames": 33, "chunk": "1", "window": 18, "sink": 6}
     return _walked(parts, "toy/lingbot_world_fast/model.safetensors", **toy)
 
 
 def _begin(parts: Parts) -> Node:
     loads = parts.package != "toy"
-    with parts.graph.group("Start image", int(loads), BLUE):
+    with parts.group("Start image", int(loads), BLUE):
         if loads:
-            loaded = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
+            loaded = parts.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
             return parts.prepare(loaded["IMAGE"])
-        made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
+        made = parts.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
         return parts.prepare(made, size="width and height", width=256, height=144)
 
 
 def _walked(parts: Parts, causal: str, prompt: str = PROMPT, **live) -> Graph:
     """Live on a causal model, then the base model along that path. The toy makes few steps, unguided."""
     image = _begin(parts)
-    with parts.graph.group("If nobody walks", 1, VIOLET, top=True):
+    with parts.group("If nobody walks", 1, VIOLET, top=True):
         preset = {"preset": "dolly_in" if parts.package == "toy" else "arc_left", "frames": live["frames"]}
-        recorded = parts.graph.add("LingBotWorldCameraPreset", collapsed=True, **preset)
+        recorded = parts.add("LingBotWorldCameraPreset", collapsed=True, **preset)
     parts.column = 1
     model, vae = parts.causal_model(causal), parts.vae()
     text = parts.text(column=int(parts.package == "toy"), prompt=prompt)
-    with parts.graph.group("Walk", 2, GREEN):
+    with parts.group("Walk", 2, GREEN):
         given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
         look = {"box_width": 400, "extra_height": VIEW_HEIGHT}
-        walked = parts.graph.add("LingBotWorldLive", **given, camera=recorded["camera"], **live, **look)
+        walked = parts.add("LingBotWorldLive", **given, camera=recorded["camera"], **live, **look)
     parts.column = 3
-    with parts.graph.group("Base model", 3, RED):
-        experts = parts.graph.add("LingBotWorldLoadExperts", **parts.experts())
+    with parts.group("Base model", 3, RED):
+        experts = parts.add("LingBotWorldLoadExperts", **parts.experts())
     conditioning = parts.conditioned(text, image, vae, walked)
     few = {"steps": 8, "cfg_high": 1.0, "cfg_low": 1.0} if parts.package == "toy" else {}
     latent = parts.sample((experts["high noise"], experts["low noise"]), conditioning, **few)
     parts.save(latent, vae)
-    return parts.graph
+    return parts
 
 
 def _with_lora(parts: Parts, model: Output) -> Output:
-    with parts.graph.group("LoRA", parts.column, RED):
+    with parts.group("LoRA", parts.column, RED):
         offer = parts.offer(FAST_LORA, FAST_LORA, "loras", REWARD_FOLDER)
         values = {"lora_name": FAST_LORA, "strength_model": 0.5, "models": offer}
-        return parts.graph.add("LoraLoaderModelOnly", title="LoRA", model=model, **values)["MODEL"]
+        return parts.add("LoraLoaderModelOnly", title="LoRA", model=model, **values)["MODEL"]
 
 
 def _one_shot(
@@ -174,10 +172,10 @@ def _one_shot(
     model, vae = parts.causal_model(model_name), parts.vae()
     model = patch(parts, model) if patch else model
     text, _ = parts.text(extra_height=-50)  # the negative prompt is not read
-    with parts.graph.group("Rollout", 3, GREEN):
+    with parts.group("Rollout", 3, GREEN):
         made = parts.rollout(model, text, vae, path, start_image=image["image"])
     parts.save_images(made["images"])
-    return parts.graph
+    return parts
 
 
 SHOTS = [
@@ -196,22 +194,22 @@ after four seconds; all shots of a video use the same. *Save State* keeps the st
 
 Template *07 Fast* shows how to make the model."""
     parts = Parts(server, "fast_long", note)
-    parts.graph.box_width = 296
+    parts.box_width = 296
     image = parts.image(collapsed=True)
-    with parts.graph.group("Models", 0, RED):
+    with parts.group("Models", 0, RED):
         vae = parts.vae(collapsed=True)
-        model = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"]
+        model = parts.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"]
     made: list[Node] = []
     for number, (preset, prompt) in enumerate(SHOTS, 1):
-        with parts.graph.group(f"Shot {number}", number, VIOLET):
+        with parts.group(f"Shot {number}", number, VIOLET):
             text = parts.text_node(prompt=prompt)
             look = {"title": f"Camera of shot {number}", "collapsed": True}
-            path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES, **look)
+            path = parts.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES, **look)
             begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
             values = {"window": WINDOW, "sink": SINK, **begin, "extra_height": 0}
             made.append(parts.rollout(model, text["positive"], vae, path, **values))
-    with parts.graph.group("Video", 4, GREY):
-        parts.graph.add("LingBotWorldSaveState", room=PREVIEW_HEIGHT, state=made[-1]["state"])
+    with parts.group("Video", 4, GREY):
+        parts.add("LingBotWorldSaveState", room=PREVIEW_HEIGHT, state=made[-1]["state"])
         shots = {f"images.image{index}": shot["images"] for index, shot in enumerate(made)}
-        parts.video_file(parts.graph.add("BatchImagesNode", collapsed=True, **shots)["IMAGE"])
-    return parts.graph
+        parts.video_file(parts.add("BatchImagesNode", collapsed=True, **shots)["IMAGE"])
+    return parts

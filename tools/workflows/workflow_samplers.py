@@ -1,7 +1,5 @@
 """The workflows that sample with ComfyUI's own sampler nodes in place of LingBot-World Sampler."""
 
-from __future__ import annotations
-
 from workflow_graph import Graph
 from workflow_nodes import Node, Output, Server
 from workflow_parts import DOWNLOAD, GREEN, HF, PACKAGE, RED, RUN, SAMPLER_ROOM, UMT5, Parts
@@ -23,20 +21,20 @@ the result differs a little from *LingBot-World Sampler*.
 hf download cahlen/{PACKAGE} --exclude "models_t5*" --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
 """
     parts = Parts(server, "core_nodes", note)
-    parts.graph.box_width = 296
+    parts.box_width = 296
     image = parts.image(apart=True)
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="orbit_left", easing="sine_in_out")
     high, low, vae = parts.models(1)
     text = parts.clip_text(parts.core_clip)
     conditioned = parts.conditioned(text, image, vae, path)
-    with parts.graph.group("Steps", 3, GREEN):
-        steps = parts.graph.add("PrimitiveInt", title="Steps", value=40)["INT"]
-        change = parts.graph.add("ComfyMathExpression", title="Hand over", expression=HAND_OVER, **{"values.a": steps})
+    with parts.group("Steps", 3, GREEN):
+        steps = parts.add("PrimitiveInt", title="Steps", value=40)["INT"]
+        change = parts.add("ComfyMathExpression", title="Hand over", expression=HAND_OVER, **{"values.a": steps})
     common = {"positive": conditioned["positive"], "negative": conditioned["negative"], "steps": steps, "cfg": 5.0}
     common |= {"sampler_name": "dpmpp_2m", "scheduler": "simple"}
-    with parts.graph.group("Sampling, high noise", 3, GREEN):
-        shifted = [parts.graph.add("ModelSamplingSD3", model=expert, shift=5.0)["MODEL"] for expert in (high, low)]
-        first = parts.graph.add(
+    with parts.group("Sampling, high noise", 3, GREEN):
+        shifted = [parts.add("ModelSamplingSD3", model=expert, shift=5.0)["MODEL"] for expert in (high, low)]
+        first = parts.add(
             "KSamplerAdvanced",
             title="High noise: the first steps",
             model=shifted[0],
@@ -45,8 +43,8 @@ hf download cahlen/{PACKAGE} --exclude "models_t5*" --local-dir ComfyUI/models/l
             return_with_leftover_noise="enable",
             **common,
         )
-    with parts.graph.group("Sampling, low noise", 4, GREEN):
-        second = parts.graph.add(
+    with parts.group("Sampling, low noise", 4, GREEN):
+        second = parts.add(
             "KSamplerAdvanced",
             title="Low noise: the others",
             model=shifted[1],
@@ -57,7 +55,7 @@ hf download cahlen/{PACKAGE} --exclude "models_t5*" --local-dir ComfyUI/models/l
             **common,
         )
     parts.save(second["LATENT"], vae, aside=1)
-    return parts.graph
+    return parts
 
 
 def own_sampler(server: Server) -> Graph:
@@ -76,22 +74,22 @@ advanced inputs of *Sigmas*. For a latent that already holds a video, lower *den
     high, low, vae = parts.models(parts.column, vae_column=1)
     conditioning = parts.conditioned(parts.clip_text(parts.own_clip), image, vae, path)
     parts.save(_custom_sampling(parts, (high, low), conditioning), vae)
-    return parts.graph
+    return parts
 
 
 def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: Node) -> Output:
     prompts = {"positive": conditioning["positive"], "negative": conditioning["negative"]}
-    with parts.graph.group("How to sample", 1, GREEN):
+    with parts.group("How to sample", 1, GREEN):
         pieces = {
-            "sampler": parts.graph.add("LingBotWorldSolver")["sampler"],
-            "sigmas": parts.graph.add("LingBotWorldSigmas")["sigmas"],
+            "sampler": parts.add("LingBotWorldSolver")["sampler"],
+            "sigmas": parts.add("LingBotWorldSigmas")["sigmas"],
         }
-    with parts.graph.group("Sampling", 3, GREEN):
-        pieces["noise"] = parts.graph.add("RandomNoise")["NOISE"]
-        guider = parts.graph.add("LingBotWorldGuider", high_noise=models[0], low_noise=models[1], **prompts)["guider"]
+    with parts.group("Sampling", 3, GREEN):
+        pieces["noise"] = parts.add("RandomNoise")["NOISE"]
+        guider = parts.add("LingBotWorldGuider", high_noise=models[0], low_noise=models[1], **prompts)["guider"]
         pieces["guider"] = guider
         latent = parts.latent["latent"]
-        return parts.graph.add("SamplerCustomAdvanced", latent_image=latent, room=SAMPLER_ROOM, **pieces)["output"]
+        return parts.add("SamplerCustomAdvanced", latent_image=latent, room=SAMPLER_ROOM, **pieces)["output"]
 
 
 def easy_cache(server: Server) -> Graph:
@@ -107,11 +105,11 @@ at 0.3, 15 at 0.6. Compare once with the real weights and the same seed.
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="arc_right")
     high, low, vae = parts.models(1, vae_column=1)
-    with parts.graph.group("EasyCache for each expert", parts.column, RED):
+    with parts.group("EasyCache for each expert", parts.column, RED):
         high, low = (
-            parts.graph.add("EasyCache", title=f"EasyCache, {level} noise", model=expert)["MODEL"]
+            parts.add("EasyCache", title=f"EasyCache, {level} noise", model=expert)["MODEL"]
             for level, expert in (("high", high), ("low", low))
         )
     conditioning = parts.conditioned(parts.text(), image, vae, path)
     parts.save(parts.sample((high, low), conditioning), vae)
-    return parts.graph
+    return parts

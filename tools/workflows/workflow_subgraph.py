@@ -2,8 +2,6 @@
 
 ComfyUI lists those of `subgraphs/` in its node library ("blueprints"); a workflow stores the same definition."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from workflow_graph import Graph, identity

@@ -1,7 +1,5 @@
 """The routes of wires through the gaps between columns and groups, by ComfyUI's reroutes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from workflow_nodes import Group, Node
