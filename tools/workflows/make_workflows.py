@@ -15,7 +15,7 @@ from workflow_after import go_on, larger
 from workflow_blueprints import BLUEPRINTS, everything_else, simple, views
 from workflow_graph import Graph, dump
 from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
-from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, TOY_PROMPT, VIOLET, Parts, flight
+from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RUN, TOY_PROMPT, VIOLET, Parts, flight
 from workflow_rollouts import fast, fast_long, fast_lora, real_time, walk, walk_toy
 from workflow_samplers import core_nodes, easy_cache, own_sampler
 
@@ -52,13 +52,13 @@ step by the longest one.
 {RUN}"""
     parts = Parts(server, "moves", note)
     image = parts.load_image()
-    with parts.group("Camera path", 1, VIOLET):
-        walk = parts.add("LingBotWorldCameraKeys", script="w-26,wl-15")
-        rise = parts.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
-    with parts.group("One path", 2, VIOLET):
-        both = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
-        path = parts.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0, room=20)
-        parts.preview(path)
+    parts.begin("Camera path", 1, VIOLET)
+    walk = parts.add("LingBotWorldCameraKeys", script="w-26,wl-15")
+    rise = parts.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
+    parts.begin("One path", 2, VIOLET)
+    both = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
+    path = parts.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0, room=20)
+    parts.preview(path)
     return everything_else(parts, image, path)
 
 
@@ -89,15 +89,15 @@ with texture. The chain spreads the move over 81 frames.
 {RUN}"""
     parts = Parts(server, "from_video", note)
     image = parts.load_image()
-    with parts.group("Another video", 1, BLUE):
-        video = parts.add("LoadVideo", file="my_camera_move.mp4", extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
-        frames = parts.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
-    with parts.group("Its camera", 1, VIOLET):
-        found = parts.add("LingBotWorldCameraFromVideo", images=frames, room=60)
-    with parts.group("Camera path", 2, VIOLET):
-        spread = {"cameras.camera0": found["camera"], "frames": 81, "room": 20}
-        path = parts.add("LingBotWorldCameraChain", **spread)
-        parts.preview(path)
+    parts.begin("Another video", 1, BLUE)
+    video = parts.add("LoadVideo", file="my_camera_move.mp4", extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
+    frames = parts.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
+    parts.begin("Its camera", 1, VIOLET)
+    found = parts.add("LingBotWorldCameraFromVideo", images=frames, room=60)
+    parts.begin("Camera path", 2, VIOLET)
+    spread = {"cameras.camera0": found["camera"], "frames": 81, "room": 20}
+    path = parts.add("LingBotWorldCameraChain", **spread)
+    parts.preview(path)
     return everything_else(parts, image, path)
 
 
@@ -112,21 +112,14 @@ set 40 steps, cfg 5, boundary 0.947. On 4-bit weights a LoRA is added exactly, w
     parts = Parts(server, "lora_four_steps", note)
     image = parts.image(apart=True)
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
-    high, low, vae = parts.models(1)
-    with parts.group("A LoRA for each expert", 2, RED):
-        pairs = zip(("high", "low"), (high, low), LIGHTNING, strict=True)
-        high, low = (_lora(parts, level, expert, name) for level, expert, name in pairs)
-    text = parts.text()
-    conditioning = parts.conditioned(text, image, vae, path)
+
+    def lora(level: str, expert: Output) -> Output:
+        name = LIGHTNING[level == "low"]
+        values = {"title": f"LoRA, {level} noise", "model": expert, "lora_name": name}
+        return parts.add("LoraLoaderModelOnly", models=parts.offer(name, name, "loras", LORA_FOLDER), **values)["MODEL"]
+
     values = {"steps": 4, "cfg_high": 1.0, "cfg_low": 1.0, "boundary": 0.9}
-    parts.save(parts.sample((high, low), conditioning, **values), vae)
-    return parts
-
-
-def _lora(parts: Parts, level: str, expert: Output, name: str) -> Output:
-    offer = parts.offer(name, name, "loras", LORA_FOLDER)
-    title = f"LoRA, {level} noise"
-    return parts.add("LoraLoaderModelOnly", title=title, model=expert, lora_name=name, models=offer)["MODEL"]
+    return parts.film(path, image, patch=("A LoRA for each expert", lora), **values)
 
 
 def first_last(server: Server) -> Graph:
@@ -140,13 +133,10 @@ weights.
 {RUN}"""
     parts = Parts(server, "first_last", note)
     image = parts.image(apart=True)
-    with parts.group("Last frame", 1, BLUE):
-        look = {"title": "Load the last frame", "extra_height": IMAGE_HEIGHT}
-        last = parts.add("LoadImage", image="example.png", **look)
-    high, low, vae = parts.models()
-    conditioning = parts.conditioned(parts.text(), image, vae, None, end_image=last["IMAGE"])
-    parts.save(parts.sample((high, low), conditioning), vae)
-    return parts
+    parts.begin("Last frame", 1, BLUE)
+    look = {"title": "Load the last frame", "extra_height": IMAGE_HEIGHT}
+    last = parts.add("LoadImage", image="example.png", **look)
+    return parts.film(None, image, end_image=last["IMAGE"])
 
 
 def toy(server: Server) -> Graph:
@@ -158,9 +148,7 @@ Runs the whole pipeline with tiny trained models, on any CPU: a walk through a d
 2. Press **Run**.
 """
     parts = Parts(server, "toy", note, package="toy")
-    with parts.group("Start image", 0, BLUE):
-        made = parts.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
-        image = parts.prepare(made, size="width and height", width=256, height=144)
+    image = parts.image()
     path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON, room=160)
     return parts.film(path, image, TOY_PROMPT, steps=8, cfg_high=1.0, cfg_low=1.0)
 

@@ -18,25 +18,25 @@ are saved as one, enlarged. The template *Larger and smoother* has ComfyUI's mod
 
 {DOWNLOAD}"""
     parts = Parts(server, "go_on", note, note_width=420)
-    with parts.group("The video so far", 0, BLUE):
-        video = parts.add("LoadVideo", file=VIDEO, extra_height=PREVIEW_HEIGHT, room=50)["VIDEO"]
-        frames = parts.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
-        last = parts.add("ImageFromBatch", title="Last frame", collapsed=True, image=frames, batch_index=-1)
-        image = parts.prepare(last["IMAGE"])
+    parts.begin("The video so far", 0, BLUE)
+    video = parts.add("LoadVideo", file=VIDEO, extra_height=PREVIEW_HEIGHT, room=50)["VIDEO"]
+    frames = parts.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
+    last = parts.add("ImageFromBatch", title="Last frame", collapsed=True, image=frames, batch_index=-1)
+    image = parts.prepare(last["IMAGE"])
     path = parts.camera("LingBotWorldCameraPreset", preset="pan_right")
     high, low, vae = parts.models()
     conditioning = parts.conditioned(parts.text(), image, vae, path)
     latent = parts.sample((high, low), conditioning)
-    with parts.group("Both parts, enlarged", 3, GREY):
-        made = parts.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"]
-        new = parts.add(
-            "ImageFromBatch", title="Without the repeated frame", collapsed=True, image=made, batch_index=1, length=4096
-        )["IMAGE"]
-        both = {"images.image0": frames, "images.image1": new}
-        whole = parts.add("BatchImagesNode", collapsed=True, **both)["IMAGE"]
-        twice = {"title": "Twice as large", "collapsed": True, "upscale_method": "lanczos", "scale_by": 2.0}
-        large = parts.add("ImageScaleBy", image=whole, **twice)["IMAGE"]
-        parts.video_file(large)
+    parts.begin("Both parts, enlarged", 3, GREY)
+    made = parts.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"]
+    new = parts.add(
+        "ImageFromBatch", title="Without the repeated frame", collapsed=True, image=made, batch_index=1, length=4096
+    )["IMAGE"]
+    both = {"images.image0": frames, "images.image1": new}
+    whole = parts.add("BatchImagesNode", collapsed=True, **both)["IMAGE"]
+    twice = {"title": "Twice as large", "collapsed": True, "upscale_method": "lanczos", "scale_by": 2.0}
+    large = parts.add("ImageScaleBy", image=whole, **twice)["IMAGE"]
+    parts.video_file(large)
     return parts
 
 
@@ -52,24 +52,24 @@ Ctrl-B; without FILM set *fps* of *Create Video* to 16.
 """
     parts = Parts(server, "larger", note)
     image = parts.load_image(1)
-    with parts.group("The video", 1, BLUE):
-        made = with_a_move(server).node(parts, **{"start image": image})
+    parts.begin("The video", 1, BLUE)
+    made = with_a_move(server).node(parts, **{"start image": image})
     frames = _between(parts, _larger(parts, made["frames"]))
-    with parts.group("Video", 3, GREY):
-        parts.video_file(frames, fps=2 * FPS)
+    parts.begin("Video", 3, GREY)
+    parts.video_file(frames, fps=2 * FPS)
     return parts
 
 
 def _larger(parts: Parts, frames: Output) -> Output:
     offer = parts.offer(UPSCALER, UPSCALER, "upscale_models", f"{HUGGING_FACE}/{UPSCALERS}")
-    with parts.group("Twice as large", 2, VIOLET):
-        model = parts.add("UpscaleModelLoader", model_name=UPSCALER, models=offer)["UPSCALE_MODEL"]
-        large = parts.add("ImageUpscaleWithModel", upscale_model=model, image=frames)["IMAGE"]
-        return parts.add("ImageScaleBy", upscale_method="area", scale_by=0.5, image=large)["IMAGE"]
+    parts.begin("Twice as large", 2, VIOLET)
+    model = parts.add("UpscaleModelLoader", model_name=UPSCALER, models=offer)["UPSCALE_MODEL"]
+    large = parts.add("ImageUpscaleWithModel", upscale_model=model, image=frames)["IMAGE"]
+    return parts.add("ImageScaleBy", upscale_method="area", scale_by=0.5, image=large)["IMAGE"]
 
 
 def _between(parts: Parts, frames: Output) -> Output:
     offer = parts.offer(BETWEEN, BETWEEN, "frame_interpolation", f"{HUGGING_FACE}/{BETWEENS}")
-    with parts.group("Twice as smooth", 2, VIOLET):
-        model = parts.add("FrameInterpolationModelLoader", model_name=BETWEEN, models=offer)["INTERP_MODEL"]
-        return parts.add("FrameInterpolate", interp_model=model, images=frames, multiplier=2)["IMAGE"]
+    parts.begin("Twice as smooth", 2, VIOLET)
+    model = parts.add("FrameInterpolationModelLoader", model_name=BETWEEN, models=offer)["INTERP_MODEL"]
+    return parts.add("FrameInterpolate", interp_model=model, images=frames, multiplier=2)["IMAGE"]

@@ -24,10 +24,10 @@ def along_a_path(server: Server) -> Subgraph:
 
 
 def everything_else(parts: Parts, image: Output, path: Node) -> Graph:
-    with parts.group("Everything else", 3, BLUE):
-        pipeline = along_a_path(parts.server)
-        whole = pipeline.node(parts, **{"start image": image, "camera": path["camera"]})
-        parts.save_video(whole["video"])
+    parts.begin("Everything else", 3, BLUE)
+    pipeline = along_a_path(parts.server)
+    whole = pipeline.node(parts, **{"start image": image, "camera": path["camera"]})
+    parts.save_video(whole["video"])
     return parts
 
 
@@ -44,15 +44,15 @@ def with_a_move(server: Server) -> Subgraph:
 def _pipeline(
     parts: Parts, camera: str, values: dict, by: str, text: str, inlets: dict[str, str], of_camera: tuple[str, ...]
 ) -> Subgraph:
-    with parts.group("Start image", 0, BLUE):
-        image = parts.prepare(Inlet("start image"))
-    with parts.group("Camera path", 1, VIOLET):
-        path = parts.add(camera, **values)
+    parts.begin("Start image", 0, BLUE)
+    image = parts.prepare(Inlet("start image"))
+    parts.begin("Camera path", 1, VIOLET)
+    path = parts.add(camera, **values)
     high, low, vae = parts.models()
     latent = parts.sample((high, low), parts.conditioned(parts.text(), image, vae, path))
-    with parts.group("Video", parts.column + 2, GREY):
-        frames = parts.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
-        video = parts.add("CreateVideo", images=frames, fps=FPS)["VIDEO"]
+    parts.begin("Video", parts.column + 2, GREY)
+    frames = parts.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
+    video = parts.add("CreateVideo", images=frames, fps=FPS)["VIDEO"]
     wished = [("LingBotWorldTextEncode", ("prompt",)), ("LingBotWorldPrepareImage", ("size", "width", "height"))]
     wished += [(camera, of_camera)]
     wished += [("LingBotWorldSampler", ("steps", "seed")), *FILES]
@@ -83,10 +83,10 @@ takes a move by its name in place of a path.
     parts = Parts(server, "simple", note)
     image = parts.load_image(1)
     path = parts.editor(image, flight())
-    with parts.group("Everything else", 2, BLUE):
-        whole = along_a_path(server).node(parts, **{"start image": image, "camera": path["camera"]})
-    with parts.group("Video", 3, GREY):
-        parts.save_video(whole["video"])
+    parts.begin("Everything else", 2, BLUE)
+    whole = along_a_path(server).node(parts, **{"start image": image, "camera": path["camera"]})
+    parts.begin("Video", 3, GREY)
+    parts.save_video(whole["video"])
     return parts
 
 
@@ -106,12 +106,12 @@ Keyframes*.
 **Image**: choose yours in *Load Image*, then press **Run**.
 """
     parts = Parts(server, "views", note)
-    with parts.group("Views", 1, VIOLET):
-        placed = [_view(parts, title, place) for title, place in VIEWS.items()]
-        seen = {f"cameras.camera{index}": view["camera_info"] for index, view in enumerate(placed)}
-    with parts.group("Path", 2, VIOLET):
-        path = parts.add("LingBotWorldCameraKeyframes", frames=81, **seen)
-        parts.preview(path)
+    parts.begin("Views", 1, VIOLET)
+    placed = [_view(parts, title, place) for title, place in VIEWS.items()]
+    seen = {f"cameras.camera{index}": view["camera_info"] for index, view in enumerate(placed)}
+    parts.begin("Path", 2, VIOLET)
+    path = parts.add("LingBotWorldCameraKeyframes", frames=81, **seen)
+    parts.preview(path)
     return everything_else(parts, parts.load_image(), path)
 
 

@@ -70,6 +70,9 @@ def flight() -> str:
     return json.dumps({**state, "keyframes": keyframes}, separators=(",", ":"))
 
 
+Patch = tuple[str, Callable[[str, Output], Output]]
+
+
 class Parts(Graph):
     """A graph with the shipped workflows' groups of nodes, each in its usual column."""
 
@@ -81,9 +84,9 @@ class Parts(Graph):
         self.latent: Node | None = None
         self.column = 2  # of models and prompt; the sampler stands in the next one
         if note:
-            with self.group("Read me", 0, BROWN):
-                text = large(note)
-                self.note(text, title="Read me", width=note_width, height=note_height(text, note_width))
+            self.begin("Read me", 0, BROWN)
+            text = large(note)
+            self.note(text, title="Read me", width=note_width, height=note_height(text, note_width))
 
     def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
         """Return a file's entry for the missing-model dialog, none for the toy."""
@@ -101,18 +104,18 @@ class Parts(Graph):
     def models(self, column: int | None = None, vae_column: int | None = None) -> tuple[Output, Output, Output]:
         """Add both experts and the VAE, in other columns if named."""
         title, place = ("Models", self.column) if column is None else ("Experts", column)
-        with self.group(title, place, RED):
-            experts = self.add("LingBotWorldLoadExperts", **self.experts())
-            if column is None:
-                vae = self.vae()
+        self.begin(title, place, RED)
+        experts = self.add("LingBotWorldLoadExperts", **self.experts())
+        if column is None:
+            vae = self.vae()
         if column is not None:
-            with self.group("VAE", vae_column or self.column, RED):
-                vae = self.vae()
+            self.begin("VAE", vae_column or self.column, RED)
+            vae = self.vae()
         return experts["high noise"], experts["low noise"], vae
 
     def causal_model(self, name: str) -> Output:
-        with self.group("Models", self.column, RED):
-            return self.add("LingBotWorldLoadCausal", model_name=name)["MODEL"]
+        self.begin("Models", self.column, RED)
+        return self.add("LingBotWorldLoadCausal", model_name=name)["MODEL"]
 
     def vae(self, collapsed: bool = False) -> Output:
         vae = f"{self.package}/{VAE}"
@@ -121,66 +124,53 @@ class Parts(Graph):
 
     def text(self, column: int | None = None, extra_height: int = 0, **prompts: str) -> tuple[Output, Output]:
         """Add a group with the streaming text encoder. Return positive and negative."""
-        with self.group("Prompt", self.column if column is None else column, BLUE):
-            node = self.text_node(extra_height, **prompts)
+        self.begin("Prompt", self.column if column is None else column, BLUE)
+        node = self.text_node(extra_height, **prompts)
         return node["positive"], node["negative"]
 
     def text_node(self, extra_height: int = 0, **prompts: str) -> Node:
         encoder, values = f"{self.package}/{T5}", {"prompt": PROMPT, **prompts}
-        return self.add(
-            "LingBotWorldTextEncode",
-            text_encoder=encoder,
-            models=self.offer(encoder, T5),
-            extra_height=extra_height,
-            **values,
-        )
+        values |= {"models": self.offer(encoder, T5), "extra_height": extra_height}
+        return self.add("LingBotWorldTextEncode", text_encoder=encoder, **values)
 
     def rollout(self, model: Output, text: Output, vae: Output, path: Node, **values) -> Node:
         given = {"model": model, "positive": text, "vae": vae, "camera": path["camera"], "frames": path["frames"]}
         return self.add("LingBotWorldRollout", **{"extra_height": PREVIEW_HEIGHT, **given, **values})
 
-    def core_clip(self) -> Output:
-        """Add core's loader of Wan's umt5 file."""
-        offer = self.offer(UMT5, UMT5, "text_encoders", UMT5_FOLDER)
-        return self.add("CLIPLoader", clip_name=UMT5, type="wan", models=offer)["CLIP"]
-
-    def own_clip(self) -> Output:
-        """Add the loader of the package's text encoder."""
-        encoder = f"{self.package}/{T5}"
-        offer = self.offer(encoder, T5)
-        return self.add("LingBotWorldLoadTextEncoder", text_encoder=encoder, models=offer)["CLIP"]
-
-    def clip_text(self, load: Callable[[], Output]) -> tuple[Output, Output]:
-        """Return positive and negative from core's text nodes, over the CLIP that `load` adds."""
-        with self.group("Prompt", self.column, BLUE):
-            clip = load()
-            positive = self.add("CLIPTextEncode", title="Positive prompt", clip=clip, text=PROMPT)
-            negative = self.info["LingBotWorldTextEncode"]["input"]["required"]["negative"][1]["default"]
-            negative = self.add("CLIPTextEncode", title="Negative prompt", clip=clip, text=negative)
+    def clip_text(self, loader: str, **inputs) -> tuple[Output, Output]:
+        """Return positive and negative from core's text nodes, over the loader's CLIP."""
+        self.begin("Prompt", self.column, BLUE)
+        clip = self.add(loader, **inputs)["CLIP"]
+        positive = self.add("CLIPTextEncode", title="Positive prompt", clip=clip, text=PROMPT)
+        negative = self.info["LingBotWorldTextEncode"]["input"]["required"]["negative"][1]["default"]
+        negative = self.add("CLIPTextEncode", title="Negative prompt", clip=clip, text=negative)
         return positive["CONDITIONING"], negative["CONDITIONING"]
 
     def load_image(self, column: int = 0, **look) -> Output:
-        with self.group("Start image", column, BLUE):
-            return self.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT, **look)["IMAGE"]
+        self.begin("Start image", column, BLUE)
+        return self.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT, **look)["IMAGE"]
 
-    def image(self, apart: bool = False, **size) -> Node:
-        """Add the prepared start image, with `apart` in the next column."""
-        loaded = self.load_image()
-        if not apart:
-            return self.prepare(loaded, **size)
-        with self.group("Video size", 1, BLUE):
-            return self.prepare(loaded, **size)
+    def image(self, column: int = 0, apart: bool = False, **look) -> Node:
+        """Add the prepared start image, with `apart` in the next column; the toy's next to the button that makes it."""
+        if self.package == "toy":
+            self.begin("Start image", 0, BLUE)
+            made = self.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
+            return self.prepare(made, size="width and height", width=256, height=144)
+        loaded = self.load_image(column)
+        if apart:
+            self.begin("Video size", 1, BLUE)
+        return self.prepare(loaded, **look)
 
     def prepare(self, image: Output | Inlet, **size) -> Node:
         return self.add("LingBotWorldPrepareImage", image=image, extra_height=LINE, **size)
 
     def camera(self, kind: str, preview: bool = True, **values) -> Node:
         """Add a path and its drawing."""
-        with self.group("Camera path", 1, VIOLET):
-            path = self.add(kind, **values)
-            if preview:
-                self.preview(path)
-            return path
+        self.begin("Camera path", 1, VIOLET)
+        path = self.add(kind, **values)
+        if preview:
+            self.preview(path)
+        return path
 
     def editor(self, image: Output, path: str) -> Node:
         look = {"preview": False, "box_width": 460, "extra_height": EDITOR_HEIGHT}
@@ -197,35 +187,24 @@ class Parts(Graph):
         kind = "WanFirstLastFrameToVideo" if "end_image" in more else "WanImageToVideo"
         pair = {"positive": text[0], "negative": text[1], "vae": vae, "start_image": image["image"]}
         size = {"width": image["width"], "height": image["height"], "length": path["frames"] if path else 81}
-        with self.group("Into the model: nothing to set", self.column, BLUE, top=True):
-            self.latent = video = self.add(kind, collapsed=True, **pair, **size, **more)
-            if path is None:
-                return video
-            given = {name: video[name] for name in ("positive", "negative", "latent")}
-            return self.add("LingBotWorldApplyCamera", collapsed=True, camera=path["LINGBOT_CAMERA"], **given)
+        self.begin("Into the model: nothing to set", self.column, BLUE, top=True)
+        self.latent = video = self.add(kind, collapsed=True, **pair, **size, **more)
+        if path is None:
+            return video
+        given = {name: video[name] for name in ("positive", "negative", "latent")}
+        return self.add("LingBotWorldApplyCamera", collapsed=True, camera=path["LINGBOT_CAMERA"], **given)
 
     def sample(self, models: tuple[Output, Output], conditioning: Node, **values) -> Output:
-        with self.group("Sampling", self.column + 1, GREEN):
-            node = self.add(
-                "LingBotWorldSampler",
-                high_noise=models[0],
-                low_noise=models[1],
-                positive=conditioning["positive"],
-                negative=conditioning["negative"],
-                latent=self.latent["latent"],
-                room=SAMPLER_ROOM,
-                **values,
-            )
-        return node["LATENT"]
+        experts = {"high_noise": models[0], "low_noise": models[1]}
+        prompts = {name: conditioning[name] for name in ("positive", "negative")}
+        given = {**experts, **prompts, "latent": self.latent["latent"], "room": SAMPLER_ROOM}
+        self.begin("Sampling", self.column + 1, GREEN)
+        return self.add("LingBotWorldSampler", **given, **values)["LATENT"]
 
     def save(self, latent: Output, vae: Output, aside: int = 0) -> None:
         """Decode and save, `aside` columns right of the sampler."""
-        with self.group("Video", self.column + 1 + aside, GREY):
-            self.video_file(self.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"])
-
-    def save_images(self, images: Output) -> None:
-        with self.group("Video", self.column + 1, GREY):
-            self.video_file(images)
+        self.begin("Video", self.column + 1 + aside, GREY)
+        self.video_file(self.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"])
 
     def video_file(self, images: Output, fps: float = FPS) -> None:
         video = self.add("CreateVideo", collapsed=True, images=images, fps=fps)["VIDEO"]
@@ -235,9 +214,16 @@ class Parts(Graph):
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
         self.add("SaveVideo", video=video, room=PREVIEW_HEIGHT, **prefix)  # front-ends give it its least height
 
-    def film(self, camera: Node | None, image: Node, prompt: str = PROMPT, **sampling) -> Graph:
-        """Add everything around an image and a camera path, if any."""
-        high, low, vae = self.models()
-        conditioning = self.conditioned(self.text(prompt=prompt), image, vae, camera)
+    def film(
+        self, camera: Node | None, image: Node, prompt: str = PROMPT, patch: Patch | None = None, **sampling
+    ) -> Graph:
+        """Add everything around an image and a camera path, if any. `patch`: a group's title, and a function of level
+        and expert that returns the model to sample with."""
+        end = {name: sampling.pop(name) for name in ("end_image",) if name in sampling}
+        high, low, vae = self.models(1 if patch else None, sampling.pop("vae_column", None))
+        if patch:
+            self.begin(patch[0], self.column, RED)
+            high, low = (patch[1](level, expert) for level, expert in (("high", high), ("low", low)))
+        conditioning = self.conditioned(self.text(prompt=prompt), image, vae, camera, **end)
         self.save(self.sample((high, low), conditioning, **sampling), vae)
         return self

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from workflow_graph import Graph
-from workflow_nodes import IMAGE_HEIGHT, PREVIEW_HEIGHT, Node, Output, Server
+from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
 from workflow_parts import (
-    BLUE,
     BUTTON,
     DOWNLOAD,
     GREEN,
@@ -50,9 +49,9 @@ Chunks of twelve frames, in four steps each: a twentieth of the base model's wor
 {CAUSAL_MODELS}"""
     parts = Parts(server, "fast", note, note_width=420)
     graph = _one_shot(parts, "dolly_in")
-    with graph.group("Once: 4-bit weights", 2, RED):
-        weights = {"source": QUANTIZED.rpartition("/")[2].replace("_", "-"), "name": QUANTIZED}
-        graph.add("LingBotWorldQuantize", extra_height=BUTTON, **weights).muted = True
+    graph.begin("Once: 4-bit weights", 2, RED)
+    weights = {"source": QUANTIZED.rpartition("/")[2].replace("_", "-"), "name": QUANTIZED}
+    graph.add("LingBotWorldQuantize", extra_height=BUTTON, **weights).muted = True
     return graph
 
 
@@ -120,32 +119,22 @@ After two seconds, or at **Stop**, the toy's base model renders your path.
     return _walked(parts, "toy/lingbot_world_fast/model.safetensors", **toy)
 
 
-def _begin(parts: Parts) -> Node:
-    loads = parts.package != "toy"
-    with parts.group("Start image", int(loads), BLUE):
-        if loads:
-            loaded = parts.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
-            return parts.prepare(loaded["IMAGE"])
-        made = parts.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
-        return parts.prepare(made, size="width and height", width=256, height=144)
-
-
 def _walked(parts: Parts, causal: str, prompt: str = PROMPT, **live) -> Graph:
     """Live on a causal model, then the base model along that path. The toy makes few steps, unguided."""
-    image = _begin(parts)
-    with parts.group("If nobody walks", 1, VIOLET, top=True):
-        preset = {"preset": "dolly_in" if parts.package == "toy" else "arc_left", "frames": live["frames"]}
-        recorded = parts.add("LingBotWorldCameraPreset", collapsed=True, **preset)
+    image = parts.image(1)
+    parts.begin("If nobody walks", 1, VIOLET, top=True)
+    preset = {"preset": "dolly_in" if parts.package == "toy" else "arc_left", "frames": live["frames"]}
+    recorded = parts.add("LingBotWorldCameraPreset", collapsed=True, **preset)
     parts.column = 1
     model, vae = parts.causal_model(causal), parts.vae()
     text = parts.text(column=int(parts.package == "toy"), prompt=prompt)
-    with parts.group("Walk", 2, GREEN):
-        given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
-        look = {"box_width": 400, "extra_height": VIEW_HEIGHT}
-        walked = parts.add("LingBotWorldLive", **given, camera=recorded["camera"], **live, **look)
+    parts.begin("Walk", 2, GREEN)
+    given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
+    look = {"box_width": 400, "extra_height": VIEW_HEIGHT}
+    walked = parts.add("LingBotWorldLive", **given, camera=recorded["camera"], **live, **look)
     parts.column = 3
-    with parts.group("Base model", 3, RED):
-        experts = parts.add("LingBotWorldLoadExperts", **parts.experts())
+    parts.begin("Base model", 3, RED)
+    experts = parts.add("LingBotWorldLoadExperts", **parts.experts())
     conditioning = parts.conditioned(text, image, vae, walked)
     few = {"steps": 8, "cfg_high": 1.0, "cfg_low": 1.0} if parts.package == "toy" else {}
     latent = parts.sample((experts["high noise"], experts["low noise"]), conditioning, **few)
@@ -154,10 +143,10 @@ def _walked(parts: Parts, causal: str, prompt: str = PROMPT, **live) -> Graph:
 
 
 def _with_lora(parts: Parts, model: Output) -> Output:
-    with parts.group("LoRA", parts.column, RED):
-        offer = parts.offer(FAST_LORA, FAST_LORA, "loras", REWARD_FOLDER)
-        values = {"lora_name": FAST_LORA, "strength_model": 0.5, "models": offer}
-        return parts.add("LoraLoaderModelOnly", title="LoRA", model=model, **values)["MODEL"]
+    parts.begin("LoRA", parts.column, RED)
+    offer = parts.offer(FAST_LORA, FAST_LORA, "loras", REWARD_FOLDER)
+    values = {"lora_name": FAST_LORA, "strength_model": 0.5, "models": offer}
+    return parts.add("LoraLoaderModelOnly", title="LoRA", model=model, **values)["MODEL"]
 
 
 def _one_shot(
@@ -172,9 +161,10 @@ def _one_shot(
     model, vae = parts.causal_model(model_name), parts.vae()
     model = patch(parts, model) if patch else model
     text, _ = parts.text(extra_height=-50)  # the negative prompt is not read
-    with parts.group("Rollout", 3, GREEN):
-        made = parts.rollout(model, text, vae, path, start_image=image["image"])
-    parts.save_images(made["images"])
+    parts.begin("Rollout", 3, GREEN)
+    made = parts.rollout(model, text, vae, path, start_image=image["image"])
+    parts.begin("Video", 3, GREY)
+    parts.video_file(made["images"])
     return parts
 
 
@@ -196,20 +186,20 @@ Template *07 Fast* shows how to make the model."""
     parts = Parts(server, "fast_long", note)
     parts.box_width = 296
     image = parts.image(collapsed=True)
-    with parts.group("Models", 0, RED):
-        vae = parts.vae(collapsed=True)
-        model = parts.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"]
+    parts.begin("Models", 0, RED)
+    vae = parts.vae(collapsed=True)
+    model = parts.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"]
     made: list[Node] = []
     for number, (preset, prompt) in enumerate(SHOTS, 1):
-        with parts.group(f"Shot {number}", number, VIOLET):
-            text = parts.text_node(prompt=prompt)
-            look = {"title": f"Camera of shot {number}", "collapsed": True}
-            path = parts.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES, **look)
-            begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
-            values = {"window": WINDOW, "sink": SINK, **begin, "extra_height": 0}
-            made.append(parts.rollout(model, text["positive"], vae, path, **values))
-    with parts.group("Video", 4, GREY):
-        parts.add("LingBotWorldSaveState", room=PREVIEW_HEIGHT, state=made[-1]["state"])
-        shots = {f"images.image{index}": shot["images"] for index, shot in enumerate(made)}
-        parts.video_file(parts.add("BatchImagesNode", collapsed=True, **shots)["IMAGE"])
+        parts.begin(f"Shot {number}", number, VIOLET)
+        text = parts.text_node(prompt=prompt)
+        look = {"title": f"Camera of shot {number}", "collapsed": True}
+        path = parts.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES, **look)
+        begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
+        values = {"window": WINDOW, "sink": SINK, **begin, "extra_height": 0}
+        made.append(parts.rollout(model, text["positive"], vae, path, **values))
+    parts.begin("Video", 4, GREY)
+    parts.add("LingBotWorldSaveState", room=PREVIEW_HEIGHT, state=made[-1]["state"])
+    shots = {f"images.image{index}": shot["images"] for index, shot in enumerate(made)}
+    parts.video_file(parts.add("BatchImagesNode", collapsed=True, **shots)["IMAGE"])
     return parts

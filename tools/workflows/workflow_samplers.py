@@ -2,7 +2,7 @@
 
 from workflow_graph import Graph
 from workflow_nodes import Node, Output, Server
-from workflow_parts import DOWNLOAD, GREEN, HF, PACKAGE, RED, RUN, SAMPLER_ROOM, UMT5, Parts
+from workflow_parts import DOWNLOAD, GREEN, HF, PACKAGE, RUN, SAMPLER_ROOM, T5, UMT5, UMT5_FOLDER, Parts
 
 HAND_OVER = "ceil(a * 0.219)"  # the high-noise expert's steps of `a`: at shift 5 sigma is 0.947 after 0.219 of them
 
@@ -25,35 +25,36 @@ hf download cahlen/{PACKAGE} --exclude "models_t5*" --local-dir ComfyUI/models/l
     image = parts.image(apart=True)
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="orbit_left", easing="sine_in_out")
     high, low, vae = parts.models(1)
-    text = parts.clip_text(parts.core_clip)
+    offer = parts.offer(UMT5, UMT5, "text_encoders", UMT5_FOLDER)
+    text = parts.clip_text("CLIPLoader", clip_name=UMT5, type="wan", models=offer)
     conditioned = parts.conditioned(text, image, vae, path)
-    with parts.group("Steps", 3, GREEN):
-        steps = parts.add("PrimitiveInt", title="Steps", value=40)["INT"]
-        change = parts.add("ComfyMathExpression", title="Hand over", expression=HAND_OVER, **{"values.a": steps})
+    parts.begin("Steps", 3, GREEN)
+    steps = parts.add("PrimitiveInt", title="Steps", value=40)["INT"]
+    change = parts.add("ComfyMathExpression", title="Hand over", expression=HAND_OVER, **{"values.a": steps})
     common = {"positive": conditioned["positive"], "negative": conditioned["negative"], "steps": steps, "cfg": 5.0}
     common |= {"sampler_name": "dpmpp_2m", "scheduler": "simple"}
-    with parts.group("Sampling, high noise", 3, GREEN):
-        shifted = [parts.add("ModelSamplingSD3", model=expert, shift=5.0)["MODEL"] for expert in (high, low)]
-        first = parts.add(
-            "KSamplerAdvanced",
-            title="High noise: the first steps",
-            model=shifted[0],
-            latent_image=parts.latent["latent"],
-            end_at_step=change["INT"],
-            return_with_leftover_noise="enable",
-            **common,
-        )
-    with parts.group("Sampling, low noise", 4, GREEN):
-        second = parts.add(
-            "KSamplerAdvanced",
-            title="Low noise: the others",
-            model=shifted[1],
-            latent_image=first["LATENT"],
-            add_noise="disable",
-            start_at_step=change["INT"],
-            room=SAMPLER_ROOM,
-            **common,
-        )
+    parts.begin("Sampling, high noise", 3, GREEN)
+    shifted = [parts.add("ModelSamplingSD3", model=expert, shift=5.0)["MODEL"] for expert in (high, low)]
+    first = parts.add(
+        "KSamplerAdvanced",
+        title="High noise: the first steps",
+        model=shifted[0],
+        latent_image=parts.latent["latent"],
+        end_at_step=change["INT"],
+        return_with_leftover_noise="enable",
+        **common,
+    )
+    parts.begin("Sampling, low noise", 4, GREEN)
+    second = parts.add(
+        "KSamplerAdvanced",
+        title="Low noise: the others",
+        model=shifted[1],
+        latent_image=first["LATENT"],
+        add_noise="disable",
+        start_at_step=change["INT"],
+        room=SAMPLER_ROOM,
+        **common,
+    )
     parts.save(second["LATENT"], vae, aside=1)
     return parts
 
@@ -72,24 +73,27 @@ advanced inputs of *Sigmas*. For a latent that already holds a video, lower *den
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="truck_right")
     high, low, vae = parts.models(parts.column, vae_column=1)
-    conditioning = parts.conditioned(parts.clip_text(parts.own_clip), image, vae, path)
+    encoder = f"{PACKAGE}/{T5}"
+    offer = parts.offer(encoder, T5)
+    text = parts.clip_text("LingBotWorldLoadTextEncoder", text_encoder=encoder, models=offer)
+    conditioning = parts.conditioned(text, image, vae, path)
     parts.save(_custom_sampling(parts, (high, low), conditioning), vae)
     return parts
 
 
 def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: Node) -> Output:
     prompts = {"positive": conditioning["positive"], "negative": conditioning["negative"]}
-    with parts.group("How to sample", 1, GREEN):
-        pieces = {
-            "sampler": parts.add("LingBotWorldSolver")["sampler"],
-            "sigmas": parts.add("LingBotWorldSigmas")["sigmas"],
-        }
-    with parts.group("Sampling", 3, GREEN):
-        pieces["noise"] = parts.add("RandomNoise")["NOISE"]
-        guider = parts.add("LingBotWorldGuider", high_noise=models[0], low_noise=models[1], **prompts)["guider"]
-        pieces["guider"] = guider
-        latent = parts.latent["latent"]
-        return parts.add("SamplerCustomAdvanced", latent_image=latent, room=SAMPLER_ROOM, **pieces)["output"]
+    parts.begin("How to sample", 1, GREEN)
+    pieces = {
+        "sampler": parts.add("LingBotWorldSolver")["sampler"],
+        "sigmas": parts.add("LingBotWorldSigmas")["sigmas"],
+    }
+    parts.begin("Sampling", 3, GREEN)
+    pieces["noise"] = parts.add("RandomNoise")["NOISE"]
+    guider = parts.add("LingBotWorldGuider", high_noise=models[0], low_noise=models[1], **prompts)["guider"]
+    pieces["guider"] = guider
+    latent = parts.latent["latent"]
+    return parts.add("SamplerCustomAdvanced", latent_image=latent, room=SAMPLER_ROOM, **pieces)["output"]
 
 
 def easy_cache(server: Server) -> Graph:
@@ -104,12 +108,8 @@ at 0.3, 15 at 0.6. Compare once with the real weights and the same seed.
     parts = Parts(server, "easy_cache", note, note_width=480)
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="arc_right")
-    high, low, vae = parts.models(1, vae_column=1)
-    with parts.group("EasyCache for each expert", parts.column, RED):
-        high, low = (
-            parts.add("EasyCache", title=f"EasyCache, {level} noise", model=expert)["MODEL"]
-            for level, expert in (("high", high), ("low", low))
-        )
-    conditioning = parts.conditioned(parts.text(), image, vae, path)
-    parts.save(parts.sample((high, low), conditioning), vae)
-    return parts
+
+    def skip(level: str, expert: Output) -> Output:
+        return parts.add("EasyCache", title=f"EasyCache, {level} noise", model=expert)["MODEL"]
+
+    return parts.film(path, image, patch=("EasyCache for each expert", skip), vae_column=1)

@@ -5,8 +5,7 @@ ComfyUI lists those of `subgraphs/` in its node library ("blueprints"); a workfl
 from dataclasses import dataclass
 
 from workflow_graph import Graph, identity
-from workflow_inputs import kind_of
-from workflow_nodes import Inlet, Node, Output
+from workflow_nodes import Inlet, Node, Output, kind_of
 
 FIRST, LAST = -10, -20  # ids that the canvas gives the two ends of every subgraph
 END_WIDTH, END_GAP, SLOT = 140, 200, 20
@@ -57,8 +56,8 @@ class Subgraph:
     def blueprint(self) -> dict:
         """Return the file for `subgraphs/`: this node alone on a canvas."""
         alone = Graph(self.graph.server, f"{self.graph.name}/blueprint")
-        with alone.group("", 0):
-            self.node(alone)
+        alone.begin("", 0)
+        self.node(alone)
         return alone.ui() | {"groups": [], "extra": {}}
 
     def definition(self) -> dict:
