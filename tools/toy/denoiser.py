@@ -101,14 +101,7 @@ def drawn(choice: Generator) -> Layout:
 
 
 def train_denoiser(
-    start: Parameters,
-    phase: Phase,
-    data: Given,
-    sizes: Sizes,
-    log: Log,
-    keep: Keep,
-    seed: int,
-    adversary: float = 0.0,
+    start: Parameters, phase: Phase, data: Given, sizes: Sizes, log: Log, keep: Keep, seed: int, adversary: float = 0.0
 ) -> Parameters:
     """Train the denoiser from `start`. `adversary`: the relative length of the adversary's gradient, 0 for none."""
     device = start.flat.device
