@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ MODES = {
     "novram": ["--novram"],
     "strict": ["--fast-disk", "--disable-pinned-memory"],
 }
-LOADER, INPUTS, SAMPLER, END = map(str, range(1, 5))
+SAMPLER = "sampler"
 START_SECONDS, SILENT_SECONDS = 120, 300
 
 
@@ -58,7 +57,7 @@ def prepare_base(options: argparse.Namespace) -> Path:
 
 @contextmanager
 def measured_server(mode: str, options: argparse.Namespace) -> Iterator[Callable[[dict], tuple["Timeline", dict]]]:
-    """Start a server. Yield a function that runs a prompt and returns its timeline, seconds and peak memory over the
+    """Start a server. Yield a function that runs nodes and returns its timeline, seconds and peak memory over the
     idle server's. The log is FOLDER/server-MODE.log, whose end is printed after an exception."""
     log, memory = options.folder / f"server-{mode}.log", Memory()
     before = {name: value for name, value in memory.now(None).items() if name.startswith("vram")}
@@ -69,7 +68,8 @@ def measured_server(mode: str, options: argparse.Namespace) -> Iterator[Callable
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=log.parent, stdout=file, stderr=file, start_new_session=True)
 
-    def run(prompt: dict) -> tuple[Timeline, dict]:
+    def run(nodes: dict[str, tuple[str, dict]]) -> tuple[Timeline, dict]:
+        prompt = {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
         begin = time.monotonic()
         memory.now(process.pid, 0)
         timeline, connection = Timeline(), api.connect()
@@ -126,10 +126,6 @@ def show(row: dict) -> None:
     print(json.dumps({name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()}), flush=True)
 
 
-def api_prompt(nodes: dict[str, tuple[str, dict]]) -> dict:
-    return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
-
-
 class Timeline:
     """The times at which a run's nodes began and its sampler's steps ended, and the texts on its nodes."""
 
@@ -160,19 +156,3 @@ class Timeline:
 
     def seconds(self, node: str) -> float:
         return self.ended[node] - self.began[node] if node in self.ended else 0.0
-
-    def figures(self, steps: int, high: int) -> dict:
-        """Return the seconds of the run's parts; `high` of `steps` belong to the high-noise expert."""
-        ends = [self.began[SAMPLER], *(self.steps.get(step, float("nan")) for step in range(1, steps + 1))]
-        taken = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
-        low_step = statistics.median(taken[high + 1 :] or taken[-1:])
-        high_step = statistics.median(taken[1:high] or [low_step])
-        return {
-            "load_s": self.seconds(LOADER) + taken[0] - high_step,
-            "loader_node_s": self.seconds(LOADER),
-            "high_step_s": high_step,
-            "low_step_s": low_step,
-            "switch_s": taken[high] - low_step,
-            "sampler_s": self.seconds(SAMPLER),
-            "steps_s": [round(second, 2) for second in taken],
-        }

@@ -1,8 +1,8 @@
 """Kernels that GeForce cards run, measured per clock and multiprocessor on the GPU at hand; see docs/cards.md.
 
-    python tools/cards/per_clock.py [--parts peaks attention products convolution block decoder] [--dry]
+    python tools/cards/per_clock.py [--parts peaks attention products convolution block decoder]
 
-The GPU plays compute capability 12.0. Each result is a line of JSON. `--dry` prints the shapes and needs no GPU."""
+The GPU plays compute capability 12.0. Each result is a line of JSON."""
 
 import argparse
 import json
@@ -210,23 +210,11 @@ def decoder() -> None:
 PARTS = {each.__name__: each for each in (peaks, attention, products, convolution, block, decoder)}
 
 
-def dry() -> None:
-    found = convolutions()
-    for shape, count in found.items():
-        print(*shape, "times", count, f"{count * operations_of(*shape) / 1e12:.3f} TFLOP")
-    print("a latent frame:", f"{sum(operations_of(*each) * count for each, count in found.items()) / 1e12:.2f} TFLOP")
-    print("tokens", TOKENS, "keys", KEYS)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    parser.add_argument("--dry", action="store_true", help="print the shapes only")
     options = parser.parse_args()
     os.environ |= {"LINGBOT_WORLD_CARDS": "", "LINGBOT_WORLD_KERNELS": KERNELS}
-    if options.dry:
-        dry()
-        return
     found = torch.cuda.get_device_properties(0)
     print(json.dumps({"card": found.name, "multiprocessors": found.multi_processor_count}), flush=True)
     play(PLAYED)
