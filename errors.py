@@ -12,8 +12,8 @@ class CancelledError(Exception):
 
 
 class LingBotError(ValueError):
-    """The base class of errors that a user can fix. The command prints an argument in the message, such as `ckpt` in
-    backticks, as its flag --ckpt."""
+    """The base class of errors that a user can fix. A message has arguments in backticks, such as `ckpt`, which the
+    command prints as flags, --ckpt."""
 
 
 class CheckpointError(LingBotError):

@@ -120,8 +120,8 @@ class Window:
         return chosen
 
     def in_cache(self, video_frames: int, chunk: int) -> Window:
-        """Return the window limited to a video of `video_frames` latent frames, with 0 replaced by this number and a
-        sink that leaves room for a chunk."""
+        """Return the window of the KV cache: its `frames` is 1 to `video_frames`, the video's latent frames, and its
+        sink leaves room for a chunk."""
         frames = min(self.frames or video_frames, video_frames)
         return Window(frames, min(self.sink, frames - chunk))
 

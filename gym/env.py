@@ -34,7 +34,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     latent_frame: the index of the chunk's first latent frame.
     action: the action held during the chunk; absent after `reset`.
 
-    A new environment with the last one's arguments, if hashable, shares its model.
+    An environment shares the previous one's model if both have the same, hashable arguments.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
@@ -155,7 +155,7 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
 
 
 def _open(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return a model's engine and default start, the same ones again if a call repeats the last hashable arguments."""
+    """Return a model's engine and default start, cached until a call with other hashable arguments."""
     try:
         return _open_cached(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

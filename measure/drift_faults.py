@@ -13,8 +13,8 @@ brightness: the maximum change in grey levels (0 to 255)."""
 MIN_TRACKED_SHARPNESS = 0.35
 """The limit, like MIN_SHARPNESS, for tracked scene content, which loses detail as the camera comes closer."""
 GROWTH_S, MAX_GROWTH = 5.0, 2.0
-"""After t seconds the limits of tracked content are 1 + t / GROWTH_S times the initial ones; for tint and brightness at
-most MAX_GROWTH times. The limits of sharpness and colourfulness are logarithms."""
+"""The limits of tracked content grow by the factor 1 + seconds / GROWTH_S, for tint and brightness at most MAX_GROWTH.
+The limits of sharpness and colourfulness grow as logarithms."""
 STILL = 0.02
 """A frame is frozen if its change is below this fraction of the third quartile of all frames' changes."""
 FROZEN_S = 0.4

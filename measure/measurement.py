@@ -15,7 +15,7 @@ from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
 EVERY = 8
 """The default distance, in frames, between the two keyframes of a pair."""
 MIN_STEP = 0.25
-"""The direction of translation is judged if the path's step exceeds this fraction of its longest step."""
+"""A pair's direction of motion is judged if the path's step is longer than this fraction of the path's longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
 """The maximum errors without a fault, in degrees: max(TURN_DEG, TURN_SHARE * the path's rotation) for the rotation,
 DIRECTION_DEG for the direction."""

@@ -14,8 +14,8 @@ from .mapping import ERROR_PX, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, opencv, resize, track_points
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""The default distance of keyframes in frames, and the minimum and maximum number of keyframes. Short and long videos
-have another distance."""
+"""The default distance of keyframes in frames, and the minimum and maximum number of keyframes, which change the
+distance in short and long videos."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4

@@ -33,13 +33,13 @@ class RolloutWork:
 
     size: the height and width of the latent.
     chunk: the number of latent frames per chunk.
-    held: the number of latent frames in the KV cache.
+    cached_frames: the number of latent frames in the KV cache.
     """
 
     config: ModelConfig
     size: tuple[int, int]
     chunk: int
-    held: int
+    cached_frames: int
     precision: Precision
     guided: bool = False
 
@@ -55,27 +55,27 @@ class RolloutWork:
 
     def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
         """Return the bytes of all cached keys and values stored in `place`."""
-        held = key_value_bytes(self.local, self.held, self.tokens, self.precision.dtype, place, self.chunk)
+        held = key_value_bytes(self.local, self.cached_frames, self.tokens, self.precision.dtype, place, self.chunk)
         prompts = 2 if self.guided else 1
         return KeyValueBytes(prompts * held.device, held.working, prompts * held.host)
 
     @property
     def activations(self) -> int:
         """The bytes of the intermediate tensors of a chunk's forward."""
-        keys = self.held * self.tokens
+        keys = self.cached_frames * self.tokens
         return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1, keys=keys)
 
     @property
     def recorded(self) -> int:
         """The bytes that recorded CUDA graphs keep allocated, in addition to those of `forward`."""
         tokens = self.chunk * self.tokens
-        frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
+        frames = frames_bytes(self.local.dim, self.cached_frames, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
         """Return the bytes of a chunk's forward, without weights and cached keys and values."""
         converts = self.precision.attention == "8bit" and not place.fp8
-        copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
+        copies = 2 * self.cached_frames * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
@@ -98,8 +98,8 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
     if not fitting:
         raise InputError(
             f"the GPU can have {free.device / 1e9:.1f} GB free and the host {free.host / 1e9:.1f} for pinning: too "
-            f"little for keys and values of {work.held} latent frames with kv_cache {mode}; use a smaller window, a "
-            "smaller video, or kv_cache auto"
+            f"little for keys and values of {work.cached_frames} latent frames with kv_cache {mode}; use a smaller "
+            "window, a smaller video, or kv_cache auto"
         )
     whole = (place for place in fitting if needed[place] + weights <= free.device)
     away = (place for place in fitting if place.on_host)
@@ -161,7 +161,7 @@ def estimate_rollout(work: RolloutWork, memory: RolloutMemory, weights: int, dec
     state = 0 if memory.park_decoder else int(vae.work * (1 if recorded else VAE_STATE / VAE_DECODE))
     where = "in 8 bits " * (place.int8 or place.fp8)
     where += "in host memory" if place.on_host else "on the GPU"
-    name = f"chunks, keys and values of {work.held} latent frames {where}"
+    name = f"chunks, keys and values of {work.cached_frames} latent frames {where}"
     return StageEstimate(name, weights + vae.weights, held.device + max(forward + state, vae.work))
 
 

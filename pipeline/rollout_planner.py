@@ -18,8 +18,8 @@ from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, c
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The maximum fraction of free host memory for pinned keys and values and the page cache of streamed weights
-together."""
+"""The maximum fraction of free host memory that pinned keys and values fill together with the page cache of streamed
+weights."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class RolloutPlanner:
         elsewhere = "" if wishes.kv_cache == "auto" else ", or `kv_cache` auto"
         raise InputError(
             f"the GPU has {free.device / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and "
-            f"values of {self.work.held} latent frames with `kv_cache` {wishes.kv_cache}; use {window}, a smaller video"
-            f"{elsewhere}"
+            f"values of {self.work.cached_frames} latent frames with `kv_cache` {wishes.kv_cache}; use {window}, "
+            f"a smaller video{elsewhere}"
         )
 
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:

@@ -202,7 +202,9 @@ def plan_rollout(
     if state is not None:
         geometry = replace(geometry, frames=4 * geometry.lat_f)
     track = _track(config, request.frames, chunk, path, state)
-    notes = *_notes(request, release, geometry, chunk, path, state), *track.notes
+    notes = [*_notes(request.frames, geometry, chunk, path, state), *track.notes]
+    if shift != release.shift:
+        notes.insert(0, f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.")
     if state is not None:
         notes += state.notes(release.name, window)
     return RolloutSpec(
@@ -215,7 +217,7 @@ def plan_rollout(
         window=window,
         chunk=chunk,
         state=state,
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
@@ -248,18 +250,8 @@ def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, s
     return track
 
 
-def _notes(
-    request: RolloutRequest,
-    release: Release,
-    geometry: Geometry,
-    chunk: int,
-    path: AnyPath | None,
-    state: WorldState | None,
-) -> list[str]:
-    requested, shift, notes = request.frames, request.shift, []
-    if shift not in (None, release.shift):
-        notes.append(f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.")
-    notes += [STANDING_STILL] if path is None else []
+def _notes(requested: int, geometry: Geometry, chunk: int, path: AnyPath | None, state: WorldState | None) -> list[str]:
+    notes = [] if path is not None else [STANDING_STILL]
     if geometry.frames != requested:
         starts = ", ".join(str(4 * chunk * count - 3) for count in (1, 2, 3))
         reason = f"Frames come in whole chunks, so {starts} and so on"
