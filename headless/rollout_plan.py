@@ -19,7 +19,7 @@ from ..pipeline.rollout_planner import RolloutPlanner
 from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, last_prompt, load_state
 from ..sampling import guide_scales, step_indices
-from ..text.events import by_chunk, check_times, prompts_by_second, read_events
+from ..text.events import changes_by_chunk, check_times, prompts_by_second, read_events
 from ..vae import records, vae_width
 from . import checks, devices
 from .camera_path import camera_of
@@ -195,7 +195,7 @@ def _prompts_by_chunk(
     events = read_events(Path(options.events))
     chunks, seconds = spec.geometry.lat_f // spec.chunk, 4 * spec.chunk / options.fps
     check_times(events, chunks, seconds)
-    prompts = by_chunk(prompts_by_second(events, options.prompt), chunks, seconds)
+    prompts = changes_by_chunk(prompts_by_second(events, options.prompt), chunks, seconds)
     keyed = ", ".join(event.name for event in events if event.start is None)
     return tuple(prompts), (f"`events`: without a start, and so without effect: {keyed}.",) if keyed else ()
 

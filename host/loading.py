@@ -12,7 +12,7 @@ from comfy.memory_management import TensorFileSlice
 from torch import Tensor
 
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
-from ..loaders.load import explain_first_nan
+from ..loaders.load import check_first_forward
 from ..loaders.package import open_experts
 from ..model.attention import choose_8bit as attention_8bit
 from ..model.attention.exact import compile_ahead
@@ -81,7 +81,7 @@ def load_patcher(
     make = patcher_class(device, disable_dynamic)
     if make is DynamicExpertPatcher:
         mark_file_slices(model, checkpoint)
-    explain_first_nan(model, checkpoint)
+    check_first_forward(model, checkpoint)
     offload_device = comfy.model_management.unet_offload_device()
     patcher = make(LingBotWorldExpert(model, checkpoint, role), device, offload_device, size=checkpoint.nbytes)
     patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role, arithmetic, attention))

@@ -19,7 +19,7 @@ from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of
 from ..weights.tensors import MappedFile, TensorEntry
 from . import diffusers_names
 from .lora import LoraChanges, lora_bytes, read_loras
-from .release import detect_release, find_release, mixture_note, names_of, noise_role, release_note
+from .release import detect_release, find_release, merge_warning, names_of, noise_role, release_note
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _PATCH = "patch_embedding.weight"
@@ -79,7 +79,7 @@ class Checkpoint:
         """A causal model's release and licence, and warnings of contradictions, for the user. Empty for an expert."""
         if self.release is None:
             return ()
-        lines = [f"{self.release.name} ({self.release.licence}): {self.name}", *self.mixture_lines]
+        lines = [f"{self.release.name} ({self.release.licence}): {self.name}", *self.merge_warnings]
         if not self.chosen and (note := release_note(self.names, self.config)) is not None:
             lines.append(note)
         if self.chosen and (expert := next(filter(noise_role, self.names), None)) is not None:
@@ -93,10 +93,10 @@ class Checkpoint:
         return tuple(lines)
 
     @property
-    def mixture_lines(self) -> tuple[str, ...]:
-        """A warning for each file with a header that names both a causal model and an expert."""
+    def merge_warnings(self) -> tuple[str, ...]:
+        """A warning for each file whose header names both a causal model and an expert."""
         sources = {entry.source for entry in self.tensors.values() if isinstance(entry.source, MappedFile)}
-        notes = {source.path: mixture_note(source.metadata) for source in sources}
+        notes = {source.path: merge_warning(source.metadata) for source in sources}
         return tuple(f"{path}: {note}" for path, note in sorted(notes.items()) if note is not None)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":

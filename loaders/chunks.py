@@ -159,27 +159,27 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
         yield chunk
 
 
-def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield the parts of chunks for bytes [first, stop) of their buffer. Byte `first` is byte 0 of the new `buffer`."""
+def piece_chunks(chunks: Iterable[FileChunk], first: int, piece: Tensor) -> Iterator[FileChunk]:
+    """Yield the parts of chunks that fill `piece` (uint8), which holds the bytes of their buffer from `first` on."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:
-            low, high = max(target.start, first), min(target.start + target.nbytes, stop)
+            low, high = max(target.start, first), min(target.start + target.nbytes, first + len(piece))
             if low < high:
                 skipped = target.in_file(low - target.start)
-                copies.append((begin + skipped, BufferRange(buffer, low - first, high - low, target.rounded)))
+                copies.append((begin + skipped, BufferRange(piece, low - first, high - low, target.rounded)))
         if copies:
             skipped, (last, target) = copies[0][0], copies[-1]
             moved = [(begin - skipped, each) for begin, each in copies]
             yield FileChunk(chunk.source, chunk.start + skipped, chunk.start + last + target.file_bytes, moved)
 
 
-def _append_copy(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
-    """Append a copy of the bytes from `start` to `target`, merged with the last copy where adjacent."""
+def _append_copy(copies: list[tuple[int, BufferRange]], offset: int, target: BufferRange) -> None:
+    """Append (offset, target) to the copies of a FileChunk, or extend the last copy if both ranges are adjacent."""
     if copies:
         begin, last = copies[-1]
-        adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start
+        adjacent = begin + last.file_bytes == offset and last.start + last.nbytes == target.start
         if adjacent and last.buffer is target.buffer and last.rounded == target.rounded:
             copies[-1] = begin, last._replace(nbytes=last.nbytes + target.nbytes)
             return
-    copies.append((start, target))
+    copies.append((offset, target))

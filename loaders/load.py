@@ -23,7 +23,7 @@ from ..model.quantized.parameters import DecodedParameter, WideParameter, frozen
 from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
 from ..weights.quantized import quantized_tensors
-from ..weights.tensors import TensorEntry, check_all_finite, check_finite
+from ..weights.tensors import TensorEntry, check_all_finite, check_scales
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
 from .lora import LoraChanges
@@ -52,9 +52,10 @@ def load_expert(
 ) -> LingBotWorldModel:
     """Return an expert or a causal model in eval mode, without gradients, that computes in `dtype` on `device`.
 
+    operations, attention: as in LingBotWorldModel.
     copy: whether CPU weights are copies instead of views of the mapped file.
     resident_blocks: the number of blocks that stay on the GPU (None: all). The others are streamed.
-    arithmetic: the number format of matrix products; "auto" means `dtype`.
+    arithmetic, attention_mode: number formats of linear layers and self-attention; "auto" means `dtype`.
     shared_by: processes that each hold a piece of the streamed blocks, and run together.
     decoded_blocks: the number of first blocks whose decoded weights are cached.
 
@@ -62,7 +63,8 @@ def load_expert(
     """
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
-    device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
+    device = torch.device(device)
+    streamed = {} if resident_blocks is None else streamed_weights(checkpoint, resident_blocks)
     own_format, arithmetic = arithmetic == "8bit", choose_arithmetic(arithmetic, device, checkpoint.config)
     attention_mode = choose_attention(attention_mode, device, checkpoint.config)
     compile_ahead(device)
@@ -85,12 +87,12 @@ def load_expert(
         _keep_decoded(cast(Block, block), wide=arithmetic in DTYPES)
     model.set_arithmetic(arithmetic, own_format=own_format)
     model.set_attention(attention_mode)
-    explain_first_nan(model, checkpoint)
+    check_first_forward(model, checkpoint)
     return model.eval()
 
 
-def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Make the model's first forward raise CheckpointError if its result and a weight contain NaN or infinity."""
+def check_first_forward(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
+    """Make the first forward raise CheckpointError if its result has NaN or infinity, and a weight has them too."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         if torch.compiler.is_compiling():
@@ -117,7 +119,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_loras(model: LingBotWorldModel, changes: LoraChanges, device: torch.device, dtype: torch.dtype) -> None:
-    """Apply LoRA changes. Linear layers get factors for each use; other parameters are replaced by changed ones."""
+    """Apply LoRA changes: linear layers get factors to apply in each forward, other parameters get changed values."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -145,7 +147,7 @@ def state_tensors(
 ) -> dict[str, Tensor]:
     """Return frozen parameters on `device`, by official name: those in `names` (None: all).
 
-    copy: whether CPU parameters are copies; otherwise those without a cast are views of the file.
+    copy: whether CPU parameters are copies; otherwise those already in `dtype` are views of the file.
     buffer_key: parameters with the same `buffer_key(name)` share a device buffer.
     quantized: whether quantized matrices become QuantizedTensors, otherwise DecodedParameters.
     """
@@ -156,7 +158,7 @@ def state_tensors(
     source = _map_tensors if device.type == "cpu" and not copy else _upload_tensors
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
-        checking = pool.submit(check_finite, checkpoint.entries(weights))
+        checking = pool.submit(check_scales, checkpoint.entries(weights))
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
             state = {} if quantized else quantized_tensors(matrices, tensors, None, device)
             packed = quantized_tensors(others, tensors, None, device)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import weakref
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, distributed
@@ -13,15 +13,15 @@ from ..model.dit import LingBotWorldModel
 from ..model.parallel import start_gather
 from ..model.quantized.parameters import frozen_parameter
 from ..weights.quantized import quantized_tensors
-from ..weights.tensors import check_finite
+from ..weights.tensors import check_scales
 from .checkpoint import Checkpoint
 from .chunks import (
     ALIGNMENT,
     FileChunk,
     block_of,
     buffer_bytes,
-    clip_chunks,
     group_by_key,
+    piece_chunks,
     ranges_in,
     split_into_chunks,
     tensor_at,
@@ -34,11 +34,9 @@ SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
 """The upload settings for streamed blocks, which are copied to the device in every forward."""
 
 
-def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Return the linear weights' names of each block after the first `resident_blocks`, by block index; {} for None."""
-    layers = checkpoint.config.num_layers
-    first = layers if resident_blocks is None else resident_blocks
-    names: dict[int, list[str]] = {index: [] for index in range(first, layers)}
+def streamed_weights(checkpoint: Checkpoint, resident_blocks: int) -> dict[int, list[str]]:
+    """Return the names of the linear weights in each block after the first `resident_blocks`, by block index."""
+    names: dict[int, list[str]] = {index: [] for index in range(resident_blocks, checkpoint.config.num_layers)}
     for name, shape in checkpoint.shapes.items():
         block = int(name.split(".")[1]) if name.startswith("blocks.") else -1
         if block in names and len(shape) == 2:
@@ -76,14 +74,22 @@ _PendingCopy: TypeAlias = Upload | distributed.Work
 """A running copy of a block's weights. On a GPU its `wait` makes the current stream wait."""
 
 
+class StreamedBlock(NamedTuple):
+    """The file chunks of a block's weights, and the uint8 buffer whose first `nbytes` bytes they fill."""
+
+    chunks: list[FileChunk]
+    buffer: Tensor
+    nbytes: int
+
+
 class _FileBlocks:
     def __init__(self, device: torch.device) -> None:
         self._uploader = Uploader(device, SETTINGS)
         self._chunks: dict[int, list[FileChunk]] = {}
         self.close = self._uploader.close
 
-    def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
-        self._chunks = {index: chunks for index, (chunks, _, _) in blocks.items()}
+    def load(self, blocks: dict[int, StreamedBlock]) -> None:
+        self._chunks = {index: block.chunks for index, block in blocks.items()}
 
     def start(self, index: int) -> _PendingCopy:
         return self._uploader.start(self._chunks[index])
@@ -98,14 +104,14 @@ class SharedBlocks:
         self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
         self._last: distributed.Work | None = None
 
-    def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
-        """Read this process's piece of each block. `blocks` has file chunks, target buffer and bytes by block index."""
+    def load(self, blocks: dict[int, StreamedBlock]) -> None:
+        """Read this process's piece of each block. `blocks` are by block index."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
                 length = piece_bytes(nbytes, size)
                 piece = torch.empty(length, dtype=torch.uint8, device=self._device)
-                uploader.start(clip_chunks(chunks, rank * length, (rank + 1) * length, piece)).wait()
+                uploader.start(piece_chunks(chunks, rank * length, piece)).wait()
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
@@ -136,7 +142,7 @@ class BlockStreamer:
     ) -> None:
         self._blocks, self._slots = list(weights), min(SLOTS, len(weights))
         self._in_step = group is not None
-        blocks: dict[int, tuple[list[FileChunk], Tensor, int]] = {}
+        blocks: dict[int, StreamedBlock] = {}
         self.parameters: dict[str, Tensor] = {}
         entries = {index: checkpoint.entries(names) for index, names in weights.items()}
         sizes = {index: buffer_bytes(each) for index, each in entries.items()}
@@ -148,14 +154,11 @@ class BlockStreamer:
             for index, names in weights.items():
                 slot = slots[index % self._slots]
                 targets = ranges_in(slot, entries[index])
-                blocks[index] = (
-                    list(split_into_chunks(entries[index], targets, SETTINGS.chunk_bytes)),
-                    slot,
-                    sizes[index],
-                )
+                chunks = list(split_into_chunks(entries[index], targets, SETTINGS.chunk_bytes))
+                blocks[index] = StreamedBlock(chunks, slot, sizes[index])
                 tensors = {entry.name: tensor_at(targets[entry.name], entry) for entry in entries[index]}
                 quantized = {name: checkpoint.quantized[name] for name in names if name in checkpoint.quantized}
-                check_finite(checkpoint.entries(quantized))
+                check_scales(checkpoint.entries(quantized))
                 self.parameters |= {name: frozen_parameter(tensors[name]) for name in names if name not in quantized}
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)

@@ -157,7 +157,7 @@ def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerE
     """Return the experts' checkpoints with LoRAs. Raise CheckpointError if the two do not form one model."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     _check_roles(experts)
-    for line in (line for checkpoint in experts for line in checkpoint.mixture_lines):
+    for line in (line for checkpoint in experts for line in checkpoint.merge_warnings):
         log.warning("%s", line)
     return experts
 

@@ -1,4 +1,4 @@
-"""Detection of a model's release by config.json, sizes and names. Only the 1.3B's sizes show a causal model."""
+"""Detection of a model's release and of experts' roles from config.json, sizes and names."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ _HUB = "models--"
 """The prefix of a repository's folder in Hugging Face's cache."""
 _WORD = re.compile(r"[\w./-]+")
 _NODE_INPUTS = "high_noise", "low_noise"
-"""Names of this project's node inputs, possible in a header's workflow. They do not count as names of experts."""
+"""Names of this project's node inputs. In a ComfyUI workflow, saved in a file's header, they do not name experts."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
@@ -126,7 +126,7 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
     )
 
 
-def mixture_note(header: Mapping[str, str]) -> str | None:
+def merge_warning(header: Mapping[str, str]) -> str | None:
     """Return a warning if a file's header names both a causal model and an expert of the base model, else None."""
     names = [name for text in header.values() for name in _WORD.findall(str(text)) if name not in _NODE_INPUTS]
     causal = next((name for name in names if _CAUSAL.search(name.lower())), None)
@@ -147,7 +147,7 @@ def find_release(name: str) -> Release:
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return a base model's name, licence, and a message if its settings are assumed. `names` are from `names_of`."""
+    """Return a base model's name and licence, and a message if its release's settings are unpublished, else None."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

@@ -77,7 +77,8 @@ class Uploader(AbstractContextManager["Uploader"]):
                         reader = self._idle.pop()
                     except IndexError:
                         reader = kind(self.device, self.settings)
-                    reader.wait_for(queue.start_event)
+                    if isinstance(reader, CudaChunkReader) and queue.start_event is not None:
+                        reader.wait_for(queue.start_event)
                 sent = reader.copy_chunk(chunk)
                 queue.add_bytes(chunk.nbytes)
         except BaseException:
@@ -107,7 +108,8 @@ class Upload:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Wait for the copies. On CUDA the current stream waits for their end. Raise a reader thread's error."""
+        """Block until the copies are done. On CUDA block until they are queued, and make the current stream wait for
+        them. Raise a reader thread's error."""
         waiting = set(self._readers)
         while waiting:  # short waits, so that Ctrl-C works on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
@@ -151,12 +153,8 @@ class ChunkReader:
         self._files: dict[MappedFile, io.FileIO] = {}
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
-    def wait_for(self, start_event: torch.cuda.Event | None) -> None:
-        """Order the next copies after `start_event`. Without CUDA do nothing."""
-
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Copy a chunk to the device. Return None, or on CUDA the event that marks the end of the copy. Raise
-        CheckpointError if reading fails."""
+        """Copy a chunk to the device. Raise CheckpointError if reading fails."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)
@@ -195,9 +193,9 @@ class CudaChunkReader(ChunkReader):
         self._sleep = settings.sleep
         self._turns = count()
 
-    def wait_for(self, start_event: torch.cuda.Event | None) -> None:
-        if start_event is not None:
-            self._stream.wait_event(start_event)
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Make the next copies wait for `event` on the GPU."""
+        self._stream.wait_event(event)
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event:
         turn = next(self._turns) % len(self._buffers)

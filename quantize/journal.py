@@ -22,10 +22,10 @@ class WrittenParameter(NamedTuple):
 class Journal(AbstractContextManager["Journal"]):
     """A file that records the written parameters. Opening discards an incomplete line, or records of other settings."""
 
-    def __init__(self, path: Path, task: dict) -> None:
-        self.written = _read(path, task)
+    def __init__(self, path: Path, resume_key: dict) -> None:
+        self.written = _read(path, resume_key)
         self._file = path.open("w", encoding="utf-8")
-        self._put(task)
+        self._put(resume_key)
         for name, item in self.written.items():
             self.add(name, item)
 
@@ -41,10 +41,10 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.flush()
 
 
-def _read(path: Path, task: dict) -> dict[str, WrittenParameter]:
+def _read(path: Path, resume_key: dict) -> dict[str, WrittenParameter]:
     try:
         first, *lines = path.read_text(encoding="utf-8").splitlines()
-        if json.loads(first) != json.loads(json.dumps(task)):
+        if json.loads(first) != json.loads(json.dumps(resume_key)):
             return {}
     except (OSError, ValueError):
         return {}

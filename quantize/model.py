@@ -73,7 +73,7 @@ def quantize_source(
     checking: called with the number of parameters (done, total) read back for a check.
     """
     with (
-        Journal(journal_path(file), _task(source, options)) as journal,
+        Journal(journal_path(file), _resume_key(source, options)) as journal,
         TensorFile(
             file,
             source.shapes,
@@ -120,7 +120,7 @@ def find_damaged(target: TensorFile, written: Mapping[str, WrittenParameter], pr
     return wrong
 
 
-def _task(source: Source, options: QuantizeOptions) -> dict:
+def _resume_key(source: Source, options: QuantizeOptions) -> dict:
     """Return the settings that determine the file's content. An interrupted run is resumed only with equal settings."""
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
@@ -179,7 +179,7 @@ def _tensors(
 
 
 def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
-    """Return a parameter's values: decoded if quantized, float32 for 8-bit floats, else unchanged."""
+    """Return a parameter's values, decoded if it is quantized. Unquantized 8-bit floats become float32."""
     if name in source.packed:
         made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
         return materialise(made[name], torch.empty(0, device=device))

@@ -54,7 +54,7 @@ class QuantizePlan:
 
     @property
     def unfinished(self) -> Path:
-        """The folder next to the destination in which files are written, and an interrupted run continues."""
+        """The folder for unfinished files, next to the destination. An interrupted run resumes from this folder."""
         return self.destination.with_name(self.destination.name + ".part")
 
 
@@ -64,7 +64,7 @@ def checksum_path(file: Path) -> Path:
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Check a quantization by file headers, and return the plan. Raise InputError for impossible options or paths,
+    """Return the plan, checked from the headers of the files. Raise InputError for impossible options or paths,
     CheckpointError for unusable weights."""
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():

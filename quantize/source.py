@@ -60,7 +60,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
     _refuse_four_bits(path, checkpoint.quantized)
     config = read_json(checkpoint.files[0].parent / CONFIG, optional=True)
     if "dim" not in config:
-        config = config_json(checkpoint.config, checkpoint.release is not None and checkpoint.release.guided)
+        config = config_json(checkpoint.config, checkpoint.release)
     parameters = _in_file_order({name: checkpoint.entries([name]) for name in checkpoint.shapes})
     changes, shapes = read_loras(loras, checkpoint.shapes), checkpoint.shapes
     fitting = {name: shape for name, shape in shapes.items() if not any(size % multiple for size in shape)}

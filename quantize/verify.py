@@ -14,7 +14,7 @@ from ..options import ShowProgress
 from ..text.weights import open_weights
 from ..vae import check_values, read_vae, vae_width
 from ..weights.files import read_json
-from ..weights.tensors import MappedFile, TensorEntry, check_all_finite, check_finite
+from ..weights.tensors import MappedFile, TensorEntry, check_all_finite, check_scales
 from .package import TEXT_ENCODER, checksum_path, is_text_encoder
 from .writer import bytes_of
 
@@ -36,8 +36,8 @@ class VerifiedFile:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[VerifiedFile]:
-    """Verify the weights of a package, a model or a text encoder, by checksums or else for NaN and infinity. `fast`
-    reads only headers and scales. Raise CheckpointError or TextError for a faulty file."""
+    """Compare the checksums of a package, a model or a text encoder; without checksums, look for NaN and infinity.
+    `fast` reads only headers and scales. Raise CheckpointError or TextError for a faulty file."""
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
     if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, checksum_path(alone).name}:
@@ -67,7 +67,7 @@ def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[VerifiedFil
 
 
 def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) -> VerifiedFile:
-    check_finite(checkpoint.entries(checkpoint.quantized))
+    check_scales(checkpoint.entries(checkpoint.quantized))
     named = named_role(checkpoint.path)
     role = role or (f"{named}-noise " if named else "")
     kind = f"{role}{checkpoint.kind}, {checkpoint.quantization or 'not quantized'}"

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..model.config import ModelConfig
 from ..model.quantized.codec import NESTED_BLOCKSIZE, Scales, components
+from ..options import Release
 from ..outputs import written_whole
 from ..weights.tensors import DTYPES
 from . import comfy
@@ -189,10 +190,9 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
-def config_json(config: ModelConfig, guided: bool = False) -> dict:
-    """Return the content of an official config.json. `guided`: whether a causal model uses guidance, as
-    causal-pretrain."""
-    causal = GUIDED_CLASS if guided else CAUSAL_CLASS
+def config_json(config: ModelConfig, release: Release | None = None) -> dict:
+    """Return the content of an official config.json. `release` is a causal model's release, if known."""
+    causal = GUIDED_CLASS if release and release.guided else CAUSAL_CLASS
     sizes = "text_len", "in_dim", "dim", "ffn_dim", "freq_dim", "out_dim", "num_heads", "num_layers", "eps"
     kind = {"_class_name": causal if config.causal else "WanModel", "model_type": "i2v"}
     return kind | {name: getattr(config, name) for name in sizes}

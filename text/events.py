@@ -91,8 +91,8 @@ class Events:
         return text
 
     def set_full_prompt(self, prompt: str, *, keep_started: bool = False) -> None:
-        """Split a full prompt into the base prompt and the active events, whose sentences are at its end. With
-        `keep_started`, `advance` does not start an event again."""
+        """Split a full prompt into the base prompt and the active events, whose sentences are at its end. Unless
+        `keep_started`, `advance` may start inactive timed events again."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -140,7 +140,8 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Raise InputError if no event has a start, or if an event with a start is active at no chunk's beginning."""
+    """Raise InputError if no event has a start, or if no chunk begins while a timed event is active. Chunks last
+    `seconds`."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -169,9 +170,9 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
     return found[1:] if len(found) > 1 and not found[1][0] else found
 
 
-def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return pairs (chunk index, part): the part at the chunk's start, listed where it changes. `parts` are pairs
-    (second, part) in order; a chunk lasts `seconds`."""
+def changes_by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
+    """Convert `parts`, pairs (second, part) in order, to pairs (chunk index, part), without repetitions. A chunk has
+    the latest part at its start, and lasts `seconds`."""
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 

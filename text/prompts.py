@@ -11,7 +11,7 @@ NEGATIVE_PROMPT = Path(__file__).with_name("negative_prompt.txt").read_text(enco
 
 
 def clean_prompt(text: str) -> str:
-    """Return the text cleaned as by Wan's tokenizer: repaired characters, resolved HTML entities, single spaces."""
+    """Clean text as Wan's tokenizer does: repair characters, resolve HTML entities, collapse whitespace."""
     mended = require("ftfy").fix_text(text)
     plain = html.unescape(html.unescape(mended))
     return re.sub(r"\s+", " ", plain).strip()

@@ -14,7 +14,7 @@ MAX_TOKENS = 512
 EOS = "</s>"
 
 _PANIC = "PanicException"
-"""The class name of tokenizers' exception for a Rust panic: a BaseException that cannot be imported."""
+"""The class name of a Rust panic in the tokenizers library: a BaseException that cannot be imported."""
 
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
@@ -39,15 +39,15 @@ class Tokenizer:
     vocab_size: int
 
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
-        """Clean `text` and return at most 512 token ids. `warn` receives a message about truncation."""
+        """Return up to 512 token ids of the cleaned text, with `eos` last. `warn` gets a message about truncation."""
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
-            warn(cut_warning(len(ids) + 1, text))
+            warn(truncation_warning(len(ids) + 1, text))
         return [*ids[: MAX_TOKENS - 1], self.eos]
 
 
-def cut_warning(count: int, text: str) -> str:
-    """Return the warning that a prompt of `count` tokens is truncated."""
+def truncation_warning(count: int, text: str) -> str:
+    """Return the warning that a prompt of `count` tokens is truncated, with the beginning of `text`."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."
@@ -55,7 +55,7 @@ def cut_warning(count: int, text: str) -> str:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Return a file's or folder's tokenizer. Raise TextError if there is none, DependencyError without its library."""
+    """Return the tokenizer in a file or folder. Raise TextError if there is none, DependencyError without library."""
     file = find_tokenizer(path)
     try:
         if file.suffix == ".json":

@@ -19,7 +19,7 @@ from ..weights.quantized import (
     shape_differences,
     shapes_of,
 )
-from ..weights.tensors import TensorEntry, check_finite
+from ..weights.tensors import TensorEntry, check_scales
 
 _HF_LAYERS = {
     "layer.0.layer_norm": "norm1",
@@ -45,7 +45,7 @@ _GGUF_LAYERS = {
     "ffn_up": "ffn.fc1",
     "ffn_down": "ffn.fc2",
 }
-"""Wan's names of layers by llama.cpp's names, which follow `enc.blk.N.`."""
+"""Wan's layer names, or their beginnings, by llama.cpp's after `enc.blk.N.`. The first match counts."""
 _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 
@@ -143,7 +143,7 @@ class UMT5Weights:
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Return a block's weights by name without `blocks.N.`. Quantized weights become DecodedParameters."""
+        """Return a block's weights by name, without `blocks.N.`. Quantized weights become DecodedParameters."""
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
@@ -163,10 +163,11 @@ def open_weights(path: str | Path) -> UMT5Weights:
     name = Path(path).name
     tensors, quantized = find_quantized(name, named, wan_key)
     shapes = shapes_of(tensors, quantized)
-    _check_kind(path, shapes, named)
+    if EMBEDDING not in shapes and not any("pos_embedding" in key for key in shapes):
+        raise _other_model(path, named)
     config = _infer(path, shapes)
     _check_shapes(path, shapes, config)
-    check_finite(entry for weight in quantized.values() for entry in weight.entries)
+    check_scales(entry for weight in quantized.values() for entry in weight.entries)
     unread = tuple(key for key in named if wan_key(key) is None and key not in _NON_WEIGHTS)
     return UMT5Weights(Path(path), config, tensors, quantized, unread)
 
@@ -186,7 +187,7 @@ def wan_key(name: str) -> str | None:
 
 
 def huggingface_key(name: str) -> str:
-    """Return Hugging Face's name of an encoder tensor. Names of other tensors stay unchanged."""
+    """Return Hugging Face's name of an encoder tensor that `wan_key` knows. Names of other tensors stay unchanged."""
     key = wan_key(name)
     if key is None:
         return name
@@ -197,16 +198,13 @@ def huggingface_key(name: str) -> str:
     return f"encoder.block.{number}.{theirs}{rest.removeprefix(ours)}"
 
 
-def _check_kind(path: str | Path, shapes: Mapping[str, tuple], keys: Iterable[str]) -> None:
-    """Raise TextError if a file has no token embedding and no position bias. The message shows some of `keys`."""
-    if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
-        return
+def _other_model(path: str | Path, keys: Iterable[str]) -> TextError:
     kind = "its tensors are named " + (", ".join(list(keys)[:3]) or "nothing at all")
     if any(key.startswith(("patch_embedding.", "model.diffusion_model.")) for key in keys):
         kind = "it looks like a video model (an expert)"
     elif any(key.startswith(("decoder.conv", "encoder.conv", "encoder.downsamples")) for key in keys):
         kind = "it looks like a VAE"
-    raise TextError(f"{path} is not a umt5 text encoder: {kind}. Expected umt5-xxl, official or Hugging Face names.")
+    return TextError(f"{path} is not a umt5 text encoder: {kind}. Expected umt5-xxl, official or Hugging Face names.")
 
 
 def _infer(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> UMT5Config:

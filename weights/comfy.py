@@ -42,7 +42,7 @@ def scale_owner(key: str) -> str | None:
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return a file's format descriptions, with key X for `X.weight`. Raise CheckpointError for invalid JSON."""
+    """Return a file's format descriptions by layer name, without `.weight`. Raise CheckpointError for invalid JSON."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:

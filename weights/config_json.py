@@ -43,7 +43,7 @@ def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if a config.json with official keys contradicts the config inferred from the tensors."""
+    """Raise CheckpointError if official keys of a config.json contradict `config`, which comes from the tensors."""
     found = asdict(config)
     shared = sorted(found.keys() & stated.keys() - {"control", "causal"})
     differing = [

@@ -36,16 +36,16 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     return entries
 
 
-def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
-    """Return the prefix of a file's tensor names, such as `module.`, or "". `marks` are names without the prefix."""
+def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
+    """Return the prefix of a file's tensor names, such as `module.`, or "". No name in `known_names` has a prefix."""
     dotted = [key for key in keys if "." in key]
-    found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
+    found = [key.removesuffix(name) for name in known_names for key in dotted if key.endswith(f".{name}")]
     prefix = min(found, key=len, default="")
     return prefix if all(key.startswith(prefix) for key in dotted) else ""
 
 
 def drop_other_parts(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Drop a ComfyUI checkpoint's entries of other parts, unless no name starts with one of this part's `prefixes`."""
+    """Drop other parts of a ComfyUI checkpoint, if some names have one of `prefixes`, those of the wanted part."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries
@@ -72,7 +72,7 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the current snapshot in a repository of Hugging Face's cache, or `folder` itself without a clear one."""
+    """Return the current snapshot of a repository in Hugging Face's cache; `folder` unless exactly one is found."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder
@@ -113,7 +113,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def unfinished_download(folder: Path) -> str:
-    """Return a message about an interrupted `hf download` in `folder`, its parent or its cached repository, or ""."""
+    """Return a message about an unfinished `hf download` in `folder`, its parent, or its repository's blobs, or ""."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download in {place} was not finished ({part.name}): the same `hf download` continues it"

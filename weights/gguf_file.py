@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ class BlockWeight:
     packed: TensorEntry
     kind: str
     shape: tuple[int, ...]
-    offset: ClassVar[None] = None
 
     @property
     def quant_type(self) -> str:
@@ -49,10 +48,9 @@ class BlockWeight:
         """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
         return ggml.decode_rows(self.packed.view(), self.kind, self.shape, rows)
 
-    def parameter(
-        self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
-    ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a BlockParameter, or with `dtype` a QuantizedTensor."""
+    def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
+        """Return a frozen parameter over the file's tensors: a QuantizedTensor that decodes to `dtype`, or a
+        BlockParameter if `dtype` is None."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)
@@ -123,7 +121,8 @@ def _check_entries(path: Path, source: MappedFile, found: list, start: int) -> d
 
 @cache
 def _reader_class() -> type:
-    """Return gguf's reader, changed to raise ValueError past the file's end and to skip long lists."""
+    """Return gguf's reader class, changed to skip long arrays, and to raise ValueError for a header that exceeds the
+    file."""
     gguf: Any = require("gguf")
     array, string = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -28,12 +28,12 @@ _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16":
 
 @dataclass(frozen=True)
 class FourBitWeight:
-    """A 4-bit weight of bitsandbytes in a file. `offset` and nested entries are None without double quantization.
+    """A 4-bit weight of bitsandbytes in a file.
 
     quant_type: "nf4" or "fp4".
     shape: the shape after decoding.
     blocksize, nested_blocksize: the values per scale, and the scales per nested scale.
-    offset: the number added to decoded scales.
+    nested_offset, nested_absmax, nested_code: decode double-quantized scales; None for float scales.
     state_dtype: the weight's dtype before quantization.
     code: the table of 16 values.
     """
@@ -43,7 +43,7 @@ class FourBitWeight:
     shape: tuple[int, ...]
     blocksize: int
     nested_blocksize: int
-    offset: float | None
+    nested_offset: float | None
     state_dtype: torch.dtype
     packed: TensorEntry
     absmax: TensorEntry
@@ -57,8 +57,7 @@ class FourBitWeight:
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
-    def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Return the scales from the file's tensors by name. `offset` is None without double quantization."""
+    def _scales(self, tensors: Mapping[str, Tensor]) -> Scales:
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -67,22 +66,21 @@ class FourBitWeight:
             tensors[self.code.name],
             nested_absmax,
             nested_code,
-            offset,
+            tensors.get(f"{self.name}.nested_offset"),
             self.blocksize,
             self.nested_blocksize,
         )
 
     def rows(self, rows: Tensor) -> Tensor:
         """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
-        offset = None if self.offset is None else torch.tensor(self.offset, dtype=torch.float32)
-        scales = self.scales({entry.name: entry.view() for entry in self.entries}, offset)
-        return decode_rows(self.packed.view(), scales, self.shape, rows)
+        tensors = {entry.name: entry.view() for entry in self.entries}
+        weight = quantized_tensors({self.name: self}, tensors, None, torch.device("cpu"))[self.name]
+        return decode_rows(weight.data, cast(FourBitParameter, weight).scales, self.shape, rows)
 
-    def parameter(
-        self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
-    ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a FourBitParameter, or with `dtype` a QuantizedTensor."""
-        scales = self.scales(tensors, offset)
+    def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
+        """Return a frozen parameter over the file's tensors and `NAME.nested_offset`: a QuantizedTensor that decodes to
+        `dtype`, or a FourBitParameter if `dtype` is None."""
+        scales = self._scales(tensors)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
         return frozen_parameter(
@@ -105,8 +103,8 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return a file's tensors and its quantized weights, both by new name. `name_of` returns a tensor's new name, or
-    None to drop it. Raise CheckpointError for unreadable or contradictory weights."""
+    """Return all tensors of a file, and its quantized weights, both by the names from `name_of`. Tensors without a name
+    are dropped. Raise CheckpointError for unreadable or contradictory weights."""
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
         if (name := name_of(key)) is not None:
@@ -178,10 +176,12 @@ def quantized_tensors(
     device: torch.device,
 ) -> dict[str, Tensor]:
     """Return quantized weights' parameters by name: DecodedParameters, or with `dtype` QuantizedTensors of `dtype`."""
-    nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
+    four_bit = (weight for weight in weights.values() if isinstance(weight, FourBitWeight))
+    nested = {f"{each.name}.nested_offset": each.nested_offset for each in four_bit if each.nested_offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
-    offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
-    return {name: weight.parameter(tensors, offsets.get(name), dtype) for name, weight in weights.items()}
+    offsets = torch.tensor(list(nested.values()), dtype=torch.float32, device=device)
+    tensors = {**tensors, **dict(zip(nested, offsets, strict=True))}
+    return {name: weight.parameter(tensors, dtype) for name, weight in weights.items()}
 
 
 def component_owner(key: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ class ScaledWeight:
 
     values: TensorEntry
     scale: TensorEntry | None
-    offset: ClassVar[None] = None
 
     @property
     def quant_type(self) -> str:
@@ -45,10 +44,9 @@ class ScaledWeight:
         picked = values.view(torch.uint8)[rows].view(values.dtype)  # not every torch indexes 8-bit floats
         return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
 
-    def parameter(
-        self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
-    ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a ScaledParameter, or with `dtype` a QuantizedTensor."""
+    def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
+        """Return a frozen parameter over the file's tensors: a QuantizedTensor that decodes to `dtype`, or a
+        ScaledParameter if `dtype` is None."""
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -69,7 +67,6 @@ class LayoutWeight:
     scale: TensorEntry
     scale_2: TensorEntry | None = None
     group: int = 0
-    offset: ClassVar[None] = None
 
     @property
     def quant_type(self) -> str:
@@ -109,14 +106,13 @@ class LayoutWeight:
 
     def _decoded(self, values: Tensor, scale: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
         parts = dict(tensors) | {self.values.name: values, self.scale.name: scale}
-        parameter = self.parameter(parts, None, None)
+        parameter = self.parameter(parts, None)
         assert isinstance(parameter, LayoutParameter)
         return parameter.decode(torch.float32)
 
-    def parameter(
-        self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
-    ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a LayoutParameter, or with `dtype` a QuantizedTensor."""
+    def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
+        """Return a frozen parameter over the file's tensors: a QuantizedTensor that decodes to `dtype`, or a
+        LayoutParameter if `dtype` is None."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:

@@ -170,8 +170,8 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
     return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
 
 
-def check_finite(entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError if a tensor of 16-bit or wider floats contains NaN or infinity; ignore other tensors."""
+def check_scales(entries: Iterable[TensorEntry]) -> None:
+    """Raise CheckpointError for NaN or infinity in scales and tables: the entries of 16-bit or wider floats."""
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
@@ -183,7 +183,7 @@ def check_finite(entries: Iterable[TensorEntry]) -> None:
 
 
 def check_all_finite(entries: Collection[TensorEntry], progress: Progress | None = None) -> None:
-    """Raise CheckpointError for NaN or infinity in any tensor, also a quantized one. Call `progress` per tensor."""
+    """Raise CheckpointError for NaN or infinity in any tensor, including quantized ones. Call `progress` per tensor."""
     bad: list[TensorEntry] = []
     done, total = 0, sum(entry.nbytes for entry in entries)
     for entry in entries:

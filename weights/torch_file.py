@@ -42,7 +42,7 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 
 def _unwrap(path: Path, state: object) -> object:
-    """Return the nested state dict with the most tensors, or `state` itself without nested ones."""
+    """Return the nested state dict with the most tensors; `state` itself if no state dict is nested in it."""
     for _ in range(_MAX_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):
             break
@@ -58,9 +58,9 @@ def _unwrap(path: Path, state: object) -> object:
     return state
 
 
-def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError if a scale stands next to a nested LoRA, where reading would lose the scale."""
-    beside = {str(key): value for key, value in around.items() if value is not network}
+def _refuse_scale(path: Path, parent: Mapping, network: Mapping) -> None:
+    """Raise CheckpointError if `parent` has a LoRA `network` and its scale, because reading would lose the scale."""
+    beside = {str(key): value for key, value in parent.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
     scale = next(filter(_SCALE.fullmatch, stated), None)
@@ -72,7 +72,7 @@ def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the nested state dicts by key, without networks for training only if there are others."""
+    """Return the nested state dicts by key, if possible without those that only training uses."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 

@@ -131,13 +131,13 @@ def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[li
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
     """Return a prompt's timed changes (events) as embeddings [1, L, D], by the chunk that first uses them. `seconds` is
     a chunk's duration. Raise InputError if an event's times fit no chunk."""
-    from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
+    from ...text.events import changes_by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
         return {}
     events, prompts = prompt[0][1][EVENTS]
     check_times(events, chunks, seconds)
-    return {chunk: text[:, : config.text_len].float() for chunk, text in by_chunk(prompts, chunks, seconds)}
+    return {chunk: text[:, : config.text_len].float() for chunk, text in changes_by_chunk(prompts, chunks, seconds)}
 
 
 def without_events(prompt: list) -> tuple[list, list[str]]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from ...errors import TextError
 from ...text.encoder import check_vocabulary, encode
 from ...text.prompts import clean_prompt
-from ...text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
+from ...text.tokenizer import MAX_TOKENS, Tokenizer, load_tokenizer, truncation_warning
 from ...text.weights import UMT5Config, huggingface_key, open_weights
 from ...weights.files import read_tensors
 from ...weights.gguf_file import BlockWeight
@@ -199,7 +199,7 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:
-            show_warning(cut_warning(len(tokens), text))
+            show_warning(truncation_warning(len(tokens), text))
             tokens = [*tokens[: MAX_TOKENS - 1], tokens[-1]]
         return [tokens]
 

@@ -24,13 +24,13 @@ REFUSED = (
     *("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora"),
     *("alora_invocation_tokens", "arrow_config"),
 )
-CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Prefixes of refused values of `init_lora_weights`: such an initialization changes the base model's weights."""
+BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Beginnings of `init_lora_weights` values that change the base model's weights, and are refused."""
 _PEFT_FIELDS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""PEFT's field (or SCALE) by the end of another tool's key: alpha in ss_network_alpha means lora_alpha."""
+"""PEFT's field, or SCALE, by the end of another tool's key: ss_network_alpha ends in alpha and means lora_alpha."""
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
@@ -61,8 +61,8 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the layer's scale, or 1. Raise ScaleError if `rank` is not the stated rank, or the numbers
-        contradict."""
+        """Return the layer's scale; 1 if the file states none. Raise ScaleError if the stated rank is not `rank`, or
+        the stated numbers contradict each other."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -163,7 +163,7 @@ def _scale_of(config: Mapping[str, Any], where: str) -> StatedScale:
         raise CheckpointError(f"{where}: peft_type is {kind!r:.40}, expected LORA; this adapter cannot be applied")
     if wrong := next((key for key in REFUSED if config.get(key)), None):
         raise CheckpointError(f"{where}: {wrong} is {config[wrong]!r:.40}, and a plain LoRA is expected")
-    if isinstance(start, str) and start.lower().startswith(CHANGED_BASE):
+    if isinstance(start, str) and start.lower().startswith(BASE_CHANGING_INITS):
         raise CheckpointError(
             f"{where}: init_lora_weights is {start!r:.40}, which changes the model's own weights; convert it to a "
             "plain LoRA with PEFT's path_initial_model_for_weight_conversion"

@@ -1,4 +1,4 @@
-"""GGML's block formats as a comfy_kitchen layout. `parameters.load_block_layout()` imports this module."""
+"""GGML's block formats as a comfy_kitchen layout, imported on demand because comfy-kitchen is optional."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ class BlockParams(BaseLayoutParams):
 
     kind: the format's name in `ggml.BLOCKS`.
     transposed: whether the tensor is the stored weight's transpose.
-    orig_shape: the tensor's shape; the bytes keep the stored weight's order.
+    orig_shape: the tensor's shape; if `transposed`, the reverse of `stored_shape`.
     """
 
     kind: str = "Q4_0"

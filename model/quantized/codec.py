@@ -119,23 +119,21 @@ def _encoded_at_a_time(weight: Tensor) -> int:
     return _ENCODED_AT_A_TIME.get(weight.device.type, _DECODED_AT_A_TIME)
 
 
+def _part_size(blocksize: int, at_a_time: int) -> int:
+    """Return a number of values, at least `at_a_time`, that fills whole blocks and whole bytes."""
+    return math.lcm(at_a_time, 2 * blocksize)
+
+
 def _pairs(code: Tensor) -> Tensor:
-    """Return a look-up table, int64 [256], from a byte to the bits of its two float32 values."""
+    """Return a look-up table, int64 [256], by byte. Each entry packs the two float32 values of the byte's nibbles."""
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
-
-
-def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Split `count` values into parts at block and byte boundaries. Return the parts' first indices, and their length,
-    a multiple of `at_a_time`."""
-    step = math.lcm(at_a_time, 2 * blocksize)
-    return range(0, count, step), step
 
 
 def _decoded_parts(packed: Tensor, scales: Scales, count: int, at_a_time: int) -> Iterator[tuple[int, Tensor]]:
     """Decode `count` values, and yield each part's first index and float32 values."""
     pairs, per_block, blocksize = _pairs(scales.code), scales.block_scales(), scales.blocksize
-    starts, step = _starts(count, blocksize, at_a_time)
-    for start in starts:
+    step = _part_size(blocksize, at_a_time)
+    for start in range(0, count, step):
         blocks = per_block[start // blocksize : (start + step) // blocksize]
         values = _decode_blocks(packed[start // 2 : (start + step) // 2], pairs, blocks, blocksize)
         yield start, values[: count - start]
@@ -167,8 +165,8 @@ def encode(
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
-    starts, step = _starts(flat.numel(), blocksize, _encoded_at_a_time(weight))
-    parts = [flat[start : start + step] for start in starts]
+    step = _part_size(blocksize, _encoded_at_a_time(weight))
+    parts = flat.split(step)
     find = partial(_best_scales, _nearest_table(code), sum_weight) if search else _largest
     absmax = torch.cat([find(_blocks(part, blocksize)) for part in parts])
     scales = _scales(absmax, code, blocksize, nested)
@@ -189,8 +187,8 @@ def _scales(absmax: Tensor, code: Tensor, blocksize: int, nested: bool) -> Scale
     rest = absmax - offset
     nested_absmax = _largest(_blocks(rest, NESTED_BLOCKSIZE))
     # bitsandbytes uses a table of 65536 bytes on the CPU, and searches for the nearest value on a GPU.
-    steps = 65535 if absmax.device.type == "cpu" else None
-    rest = _nearest(rest, nested_absmax, nested_code, NESTED_BLOCKSIZE, steps)
+    on_cpu = absmax.device.type == "cpu"
+    rest = _nearest(rest, nested_absmax, nested_code, NESTED_BLOCKSIZE, on_grid=on_cpu)
     return Scales(rest, code, nested_absmax, nested_code, offset, blocksize, NESTED_BLOCKSIZE)
 
 
@@ -202,12 +200,12 @@ def _largest(blocks: Tensor) -> Tensor:
     return blocks.abs().amax(1)
 
 
-def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return the index in `code`, uint8, nearest to each value of `flat` divided by its block's scale. With `steps`,
-    quotients are first rounded to a grid of `steps` intervals."""
+def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, on_grid: bool = False) -> Tensor:
+    """Divide each value of `flat` by its block's scale. Return the indices in `code`, uint8, of the values nearest to
+    the quotients, which `on_grid` first rounds to multiples of 2 / 65535."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
-    if steps is not None:  # as in bitsandbytes on a CPU
-        scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
+    if on_grid:  # as in bitsandbytes on a CPU
+        scaled = ((scaled + 1) * 0.5 * 65535 + 0.5).floor_() * (2 / 65535) - 1
     ordered, order = code.sort(stable=True)
     nearest = torch.bucketize(scaled, (ordered[:-1] + ordered[1:]) / 2, out_int32=True)
     return order.to(torch.uint8).index_select(0, nearest)
@@ -218,8 +216,8 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _best_scales(table: Tensor, sum_weight: float, blocks: Tensor) -> Tensor:
-    """Return the scale with the least error (see `encode`) of each block [blocks, blocksize]; 0 for a block of
-    zeros."""
+    """Return each block's scale, float32 [blocks], with the smallest error as defined in `encode`. `table` is from
+    `_nearest_table`."""
     largest, wanted = _largest(blocks), blocks + sum_weight * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):

@@ -60,8 +60,8 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpack(values: Tensor, bits: int, group: int) -> Tensor:
-    """Unpack `bits`-bit numbers to uint8 [blocks, numbers]. Each run of `group` bytes yields the lowest bits of all its
-    bytes, then the next bits."""
+    """Unpack bytes [blocks, n] to `bits`-bit numbers, uint8 [blocks, n * 8 / bits]. In each run of `group` bytes, the
+    lowest bits of every byte come first."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
@@ -79,7 +79,7 @@ def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tens
 
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
-    """Return each block's 5-bit values, uint8 [blocks, 32]: 4 bytes of highest bits, then 16 bytes of lower bits."""
+    """Return 5-bit values, uint8 [blocks, 32]. The 4 bytes at `at` have their highest bits; the lower bits follow."""
     return _unpack(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 

@@ -1,4 +1,4 @@
-"""bitsandbytes' 4-bit formats as comfy_kitchen layouts. `parameters.load_layouts()` imports this module."""
+"""bitsandbytes' 4-bit formats as comfy_kitchen layouts, imported on demand because comfy-kitchen is optional."""
 
 import dataclasses
 import importlib
@@ -62,7 +62,7 @@ class FourBitParams(BaseLayoutParams):
     scale: bitsandbytes' absmax.
     state_dtype: the weight's dtype before quantization.
     transposed: whether the tensor is the stored weight's transpose.
-    orig_shape: the tensor's shape; the bytes keep the stored weight's order.
+    orig_shape: the tensor's shape; if `transposed`, the reverse of `stored_shape`.
     """
 
     code: Tensor

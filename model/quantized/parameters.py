@@ -20,7 +20,7 @@ from .decoding import decode_blocks, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """A weight that is decoded or quantized on demand. In ComfyUI QuantizedTensors replace this class."""
+    """A weight that is converted on demand: decoded, or quantized to 8 bits. ComfyUI uses QuantizedTensors instead."""
 
     _can_rotate = True
     """Whether the stored format can be rotated for an int8 product (see `rotation.Rotated`)."""
@@ -35,10 +35,10 @@ class DecodedParameter(torch.nn.Parameter):
         """Return the weight as a plain tensor [out, in] in `dtype`. The result is cached if `keep` was called."""
         return self._kept_or_made(dtype, False, self._decode)
 
-    def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in int8 or float8_e4m3fn, with row scales; with `rotated` a Rotated in int8, if
-        possible."""
-        return self._kept_or_made(dtype, rotated, self._rotate if rotated else self._recode)
+    def recode(self, dtype: torch.dtype, may_rotate: bool = False) -> EightBit:
+        """Return the weight in int8 or float8_e4m3fn, with row scales. With `may_rotate` return a Rotated if the stored
+        format allows it."""
+        return self._kept_or_made(dtype, may_rotate, self._rotate if may_rotate else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
@@ -143,8 +143,8 @@ class ScaledParameter(DecodedParameter):
         parameter.scale = scale
         return parameter
 
-    def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        return self._recode(dtype) if self.dtype == dtype and not rotated else super().recode(dtype, rotated)
+    def recode(self, dtype: torch.dtype, may_rotate: bool = False) -> EightBit:
+        return self._recode(dtype) if self.dtype == dtype and not may_rotate else super().recode(dtype, may_rotate)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
         return scaled.decode(self.data, self.scale, dtype)
@@ -226,8 +226,8 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return a Parameter without gradient over the tensor's memory. A QuantizedTensor itself is marked as a
-    parameter."""
+    """Return a Parameter without gradient over the tensor's memory. A QuantizedTensor is returned itself, marked as a
+    Parameter."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True  # Parameter(tensor) would call comfy_kitchen's detach, which copies mapped scales to memory

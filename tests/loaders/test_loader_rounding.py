@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
-from lingbot_world.loaders.chunks import buffer_bytes, clip_chunks, ranges_in, split_into_chunks, tensor_at
+from lingbot_world.loaders.chunks import buffer_bytes, piece_chunks, ranges_in, split_into_chunks, tensor_at
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.uploader import ChunkReader, UploadSettings
 from lingbot_world.toy.experts import write_expert
@@ -39,7 +39,7 @@ def carried(entries, size, parts=1):
     for part in range(parts):
         piece = buffer[part * length : (part + 1) * length]
         chunks = list(split_into_chunks(entries, targets, size))
-        for chunk in chunks if parts == 1 else clip_chunks(chunks, part * length, (part + 1) * length, piece):
+        for chunk in chunks if parts == 1 else piece_chunks(chunks, part * length, piece):
             assert chunk.stop - chunk.start <= size
             reader.copy_chunk(chunk)
     reader.close()

@@ -12,7 +12,7 @@ from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.live import Session
 from lingbot_world.pipeline.state import load_state
-from lingbot_world.text.events import by_chunk, prompts_by_second, read_events
+from lingbot_world.text.events import changes_by_chunk, prompts_by_second, read_events
 from live_cases import opened
 from rollout_run_cases import words_of
 
@@ -122,5 +122,5 @@ def test_a_prompt_ends_where_the_next_begins():
     events = read_events([{"text": "Rain.", "start": 0}, {"text": "Night.", "start": 1, "end": 2}])
     seconds = prompts_by_second(events, "A street.")
     assert seconds == [(0, "A street. Rain."), (1, "A street. Rain. Night."), (2, "A street. Rain.")]
-    assert by_chunk(seconds, 4, 0.75) == [(0, seconds[0][1]), (2, seconds[1][1]), (3, seconds[2][1])]
-    assert by_chunk(seconds, 2, 4.0) == [(0, seconds[0][1]), (1, seconds[2][1])], "night is over before a chunk begins"
+    assert changes_by_chunk(seconds, 4, 0.75) == [(0, seconds[0][1]), (2, seconds[1][1]), (3, seconds[2][1])]
+    assert changes_by_chunk(seconds, 2, 4.0) == [(0, seconds[0][1]), (1, seconds[2][1])], "no chunk begins at night"

@@ -12,6 +12,7 @@ from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights
 from lingbot_world.toy import write_toy_world
 from lingbot_world.toy.weights import vae_tensors
+from lingbot_world.weights.quantized import quantized_tensors
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
 
@@ -207,4 +208,5 @@ def test_the_text_encoder_streams_from_four_bits(official, tmp_path, device):
 
 def decoded_weight(weight):
     tensors = {entry.name: entry.view() for entry in weight.entries}
-    return weight.parameter(tensors, torch.tensor(weight.offset), None).decode(torch.float32)
+    made = quantized_tensors({weight.name: weight}, tensors, None, torch.device("cpu"))
+    return made[weight.name].decode(torch.float32)

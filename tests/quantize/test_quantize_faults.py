@@ -282,7 +282,7 @@ def test_verify_names_the_file_that_ends_early_meanwhile(golden, tmp_path, monke
     def cut(*_):
         os.truncate(file, file.stat().st_size // 2)
 
-    monkeypatch.setattr(sys.modules["lingbot_world.quantize.verify"], "check_finite", cut)
+    monkeypatch.setattr(sys.modules["lingbot_world.quantize.verify"], "check_scales", cut)
     with pytest.raises(CheckpointError, match="was replaced or changed since its header was read"):
         verify(tmp_path / "nf4", silent)
 

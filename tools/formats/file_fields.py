@@ -116,7 +116,7 @@ LORA_SCALE = fields(f"""
     the scale.
 {scale.BY_ROOT}, rs_lora, rank_stabilized | applied | The scale is alpha / sqrt(rank).
 lora_bias | applied | Biases of the up matrices, with the same scale.
-{join(scale.REFUSED)}, peft_type, init_lora_weights | refused | All but plain LoRAs; {join(scale.CHANGED_BASE)}.
+{join(scale.REFUSED)}, peft_type, init_lora_weights | refused | All but plain LoRAs; {join(scale.BASE_CHANGING_INITS)}.
 modules_to_save, bias | refused | Whole weights and biases, if the file has them.
 {join(scale.PACKED)}, config, metadata | applied | Objects with the fields above, in the header as JSON; diffusers
     writes the first key. In other objects only names such as lora_alpha and network_dim count.
