@@ -39,8 +39,8 @@ def disable_second_copy() -> bool:
 
 
 def register(server) -> None:
-    """Add to ComfyUI's PromptServer a middleware that sorts the workflow templates and puts the pack's version into the
-    scripts' addresses. Add the route of these addresses."""
+    """Make ComfyUI's PromptServer sort the workflow templates, and serve the pack's scripts at URLs with its version,
+    so that browsers reload them after an update."""
     from aiohttp import web
 
     scripts = {f"/extensions/{quote(name)}/" for name, folder in script_folders().items() if Path(folder) == WEB}

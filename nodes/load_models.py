@@ -102,7 +102,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
 
         known = known_inputs()
         experts = known.get("high_noise_expert"), known.get("low_noise_expert")
-        found = validate(_check, _expert_paths, package, *experts, *_modes(known))
+        found = validate(_check, _expert_paths, *_modes(known), package, *experts)
         return validate(check_steps) if found is True else found
 
     @classmethod
@@ -149,7 +149,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model_name):
-        return validate(_check, _causal_path, model_name, *_modes(known_inputs()))
+        return validate(_check, _causal_path, *_modes(known_inputs()), model_name)
 
     @classmethod
     def fingerprint_inputs(cls, model_name, **precision):
@@ -221,9 +221,8 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 
-def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Check the headers of the files at `find(*names)`. The modes, `arithmetic` and `attention`, come last."""
-    *names, arithmetic, attention = names_and_modes
+def _check(find: Callable[..., PerExpert[Path] | Path], arithmetic: str, attention: str, *names: str) -> None:
+    """Check the headers of the files at `find(*names)`, and that the device can compute in both modes."""
     paths = find(*names)
     version = fingerprint([paths] if isinstance(paths, Path) else paths)
     _check_headers(paths, version, arithmetic, attention)

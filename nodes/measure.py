@@ -1,4 +1,4 @@
-"""The nodes that measure a finished video: its camera path, the distance from the intended path, and its decay."""
+"""The nodes that measure a finished video: its camera path, the path's error, and the drift in quality."""
 
 from comfy_api.latest import io, ui
 

@@ -38,8 +38,8 @@ def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
 
 
 def check_caches(patchers: Iterable, sampler) -> None:
-    """Raise InputError if a MODEL has EasyCache and LazyCache. Warn if it has one and the sampler a
-    `reuse_threshold`."""
+    """Raise InputError if a MODEL has both EasyCache and LazyCache. Show a warning if a MODEL has one of them and
+    `sampler` has a `reuse_threshold`."""
     found = dict[str, None]()
     for patcher in patchers:
         names = [name for name in (EASY_CACHE, LAZY_CACHE) if name in additions(patcher, with_lazycache=True)]

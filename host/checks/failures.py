@@ -39,7 +39,7 @@ def raise_node_error(error: Exception) -> None:
 
 
 def _nodes_of(file: Path) -> str:
-    """Return the names of the upstream nodes that `file` implements, or a description of the file."""
+    """Return the names of the running node's upstream nodes whose code is in `file`, or a description of the file."""
     places = [number for number, part in enumerate(file.parts[:-1]) if part in OTHERS]
     if not places:
         return f"a node of {file.name}" if file.name else "a node on the model"

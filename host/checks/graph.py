@@ -16,7 +16,7 @@ TILED = "VAEDecodeTiled"
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's scheduler nodes for other models. Their sigmas begin at 1 too, so the class is checked instead."""
+"""ComfyUI's scheduler nodes for other models. They are recognized by class, because their sigmas look valid."""
 OTHER_MODELS = "FLUX", "Chroma"
 """The values of OptimalStepsScheduler's `model_type` for models other than Wan."""
 
@@ -36,7 +36,7 @@ def check_rollout() -> None:
     chunk = int(chunk) if chunk in map(str, CHUNKS) else CHUNK  # the smallest chunk of any model
     if _is_set(window) and _is_set(sink):
         Window(window, sink).check(chunk)
-    frames = _frames_from_elsewhere(prompt, inputs)
+    frames = _linked_frames(prompt, inputs)
     if frames is not None:
         frame_count(frames, chunk=chunk)
 
@@ -58,8 +58,8 @@ def _is_set(latent_frames: Any) -> bool:
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
-def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the video's length from linked inputs `camera` and `frames`, or None if it is unknown before the run."""
+def _linked_frames(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
+    """Return the smaller length of the linked inputs `camera` and `frames`, or None if it is unknown before the run."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -139,8 +139,8 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) after the running node that would begin a new video at each tile.
-    `frames` is the latent's length."""
+    """Return a warning for each VAE Decode (Tiled) downstream of the running node whose VAE restarts at each tile in
+    time. `frames` is the latent's length."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

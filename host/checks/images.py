@@ -16,7 +16,7 @@ from ..prompt.queue import UnknownError, running_prompt
 GRID = (8, 8)
 """The (rows, columns) into which an image is divided. Two images are compared by the mean colour of each cell."""
 TOLERANCE = 8
-"""The maximum difference between the mean colours of two equal images, in 8-bit values."""
+"""The maximum difference between mean colours that count as equal, in 8-bit values."""
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
 LEVEL_TOLERANCE = 0.01
-"""The maximum difference between equal noise levels, and the maximum level that counts as no noise."""
+"""The tolerance for comparisons of a noise level with another level or with 0."""
 MIN_FIRST_SIGMA = 0.95
 """The minimum first sigma of a run that begins with an empty latent. Some of ComfyUI's schedules begin a little below
 1."""
@@ -20,8 +20,8 @@ _MOST, _SAMPLES = 64, 4096
 _noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
 
-def store_noise_level(latent: Tensor, level: float, image_and_camera: Iterable[Tensor]) -> None:
-    """Store the noise level of `latent`, a run's result, and the run's inputs, for the check of a later run."""
+def record_run(latent: Tensor, level: float, image_and_camera: Iterable[Tensor]) -> None:
+    """Record how a run ended, for the check of a later run: the latent, its noise level, and the run's inputs."""
     _noise_levels.pop(name := _fingerprint(latent), None)
     _noise_levels[name] = level, frozenset(map(_fingerprint, image_and_camera))
     if len(_noise_levels) > _MOST:
@@ -97,7 +97,7 @@ def input_noise_warnings(name: str, latent: Tensor) -> Iterator[str]:
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return the noise level at which `sampler` ends, and its name if it omits the step to sigma 0, else ""."""
+    """Return the level at which the sampler ends, and the sampler's name if it omits the step to sigma 0, else ""."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")

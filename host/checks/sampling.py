@@ -28,7 +28,7 @@ from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_coverage, chec
 from .exclusive import check_caches, check_windows
 from .failures import raise_node_error
 from .graph import other_schedule_warnings, time_tile_warnings
-from .latents import check_finite, last_noise_level, leftover_noise_warnings, noise_level_warning, store_noise_level
+from .latents import check_finite, last_noise_level, leftover_noise_warnings, noise_level_warning, record_run
 from .text import text_node_warnings
 from .unused import idle_range_warnings, ineffective_guidance_warning, ineffective_prompt_warning
 
@@ -49,7 +49,7 @@ def add_checks(patcher) -> None:
 def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
     guider, solver = executor.class_obj, _wrapped_sampler(sampler)
     causal = guider.model_patcher.model.diffusion_model.config.causal
-    if causal and not getattr(sampler, "makes_chunks", False):
+    if causal and not getattr(sampler, "may_run_causal", False):
         raise InputError(ONLY_ROLLOUT)
     image_and_camera = [
         entry[key]
@@ -68,7 +68,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
-        store_noise_level(made, last_noise_level(solver, sigmas)[0], image_and_camera)
+        record_run(made, last_noise_level(solver, sigmas)[0], image_and_camera)
         show_warning("" if len(sigmas) < 2 or made.isfinite().all() else NOT_FINITE)
         return made
     except LingBotError:

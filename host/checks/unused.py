@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ..model.patches import GUIDANCE, additions, clones
+from ..model.patches import GUIDANCE, additions, lineage
 from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 
@@ -38,7 +38,7 @@ def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
     except UnknownError:
         return
     sampling, levels = patcher.get_model_object("model_sampling"), sigmas[:-1].tolist()
-    for node in dict.fromkeys(node for node, _ in clones(patcher) if node is not None):
+    for node in dict.fromkeys(node for node, _ in lineage(patcher) if node is not None):
         try:
             values = PromptValues(prompt)
             start, end = (values.evaluate(prompt[node]["inputs"][name]) for name in ("start_percent", "end_percent"))

@@ -26,7 +26,7 @@ from ..prompt.notice import show_note, show_warning
 from ..prompt.queue import PromptValues, validating_prompt
 from .folders import PACKAGES
 from .image import pixels, to_image
-from .names import parts_of
+from .names import split_path
 
 NEXT_TO_POSES, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
@@ -67,7 +67,7 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 def resolve(name: str) -> Path:
     """Return the path of `name` in the input folder or `models/lingbot_world`. Raise InputError for a name outside of
     these folders, CameraError if nothing is there."""
-    parts = parts_of(name, "camera file", "input folder")
+    parts = split_path(name, "camera file", "input folder")
     for root in _roots():
         path = root.joinpath(*parts)
         if path.exists() and _inside(path):
@@ -138,7 +138,7 @@ def camera_embedding_for(path: CameraPath, latent: dict, control: str) -> torch.
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
     latent_frames, height, width = samples.shape[2:]
-    actions = check_fit(path, latent_frames, control)
+    actions = fitting_actions(path, latent_frames, control)
     show_warning("")
     if len(path) != latent_frames * 4 - 3:
         show_warning(
@@ -151,7 +151,7 @@ def camera_embedding_for(path: CameraPath, latent: dict, control: str) -> torch.
     return action_embedding(path.c2w, path.intrinsics, actions, **size)
 
 
-def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
+def fitting_actions(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
     """Return the path's actions for ACTION_CONTROL, else None. Raise CameraError if the actions are missing or the
     path's length does not fit the latent."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
@@ -211,7 +211,7 @@ def check_camera_fits() -> None:
         latent_frames = (values.evaluate(video["inputs"]["length"]) - 1) // 4 + 1
     except Exception:  # a value not known yet, or another node's error, which that node reports
         return
-    check_fit(path, latent_frames, control)
+    fitting_actions(path, latent_frames, control)
 
 
 def _roots() -> list[Path]:

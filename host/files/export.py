@@ -17,12 +17,12 @@ from ...errors import InputError
 from ...export import Exported, Points, add_points, check_points, export_scene
 from .image import pixels
 from .measure import iterate_frames
-from .names import parts_of
+from .names import split_path
 
 
 def check_export(prefix: str, points: bool, format: str) -> None:
     """Raise InputError if an export with these settings is impossible, or DependencyError if a package is missing."""
-    parts_of(prefix, "export", "output folder")
+    split_path(prefix, "export", "output folder")
     if points or format == "ply":
         check_points(no_points=not points)
 
@@ -37,8 +37,8 @@ def export_images(
     points: whether 3D points are computed from the frames.
     prefix: the beginning of the folder's name.
 
-    Return the folder, a FILE_3D (an ExecutionBlocker without points), a LOAD3D_CAMERA for ComfyUI's viewer, and the
-    lines of a report.
+    Return the folder, a FILE_3D (an ExecutionBlocker if there are no points), a LOAD3D_CAMERA for ComfyUI's viewer, and
+    the lines of a report.
     """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())

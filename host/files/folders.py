@@ -21,7 +21,7 @@ from ...loaders.package import (
 )
 from ...loaders.release import named_causal, noise_role
 from ...weights.files import read_tensors
-from .search import SHARD, is_readable_folder, is_true_of, merge_shards, resolve, sort_by_patterns
+from .search import SHARD, is_true_of, merge_shards, probe_folder, resolve, sort_by_patterns
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
@@ -34,7 +34,7 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 """The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The last part of a causal model's list entry: for a folder with one weight file, and for a folder with shards."""
+"""The file part of a causal model's list entry "folder/file": _ONE_FILE, or SHARDS for a folder with shards."""
 
 
 def register() -> None:
@@ -82,12 +82,12 @@ def resolve_package(name: str) -> Path:
 
 def expert_choices() -> list[str]:
     """Return the names of all experts in the model folders. A model's shards are listed once, as their folder."""
-    return sorted({*merge_shards(_list_weights("diffusion_models")), *merge_shards(_package_experts())})
+    return sorted(merge_shards([*_list_weights("diffusion_models"), *_package_experts()]))
 
 
-def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the file or folder of the expert `name`. Raise InputError if it is missing."""
-    return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
+def resolve_expert(name: str, label: str = "expert") -> Path:
+    """Return the file or folder of the expert `name`. Raise InputError, worded with `label`, if it is missing."""
+    return resolve(name, ("diffusion_models", PACKAGES), label, Path.exists)
 
 
 def causal_choices() -> list[str]:
@@ -126,7 +126,7 @@ def _is_causal(path: Path) -> bool:
 
 def text_encoder_choices() -> list[str]:
     """Return the names of all text encoders, umt5 first."""
-    packages = _package_parts("*t5*", _TEXT_ENCODER)
+    packages = _names_in_packages(_TEXT_ENCODER, "*t5*")
     return sort_by_patterns({*_list_weights("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
@@ -137,7 +137,7 @@ def resolve_text_encoder(name: str) -> Path:
 
 def vae_choices() -> list[str]:
     """Return the names of all VAEs, those of Wan 2.1 first."""
-    packages = _package_parts("*vae*", _VAE)
+    packages = _names_in_packages(_VAE, "*vae*")
     return sort_by_patterns({*_list_weights("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
@@ -196,8 +196,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 def _folders() -> Iterator[Path]:
     """Yield the readable folders in `models/lingbot_world`, without unfinished quantizations."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
-        folders = sorted(root.iterdir()) if is_true_of(is_readable_folder, root) else []
-        yield from (folder for folder in folders if is_true_of(is_readable_folder, folder) and not _unfinished(folder))
+        folders = sorted(root.iterdir()) if is_true_of(probe_folder, root) else []
+        yield from (folder for folder in folders if is_true_of(probe_folder, folder) and not _unfinished(folder))
 
 
 def _unfinished(folder: Path) -> bool:
@@ -218,13 +218,13 @@ def _package_experts() -> Iterator[str]:
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
 
-def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield each package's subfolder `part` and its weight files whose lower-case name matches the glob `pattern`."""
+def _names_in_packages(subfolder: str, file_pattern: str) -> Iterator[str]:
+    """Yield "package/name" for each `subfolder`, and for weight files whose lower-case name matches the glob."""
     for package in _folders():
-        if is_true_of(is_model_folder, package / part):
-            yield f"{package.name}/{part}"
+        if is_true_of(is_model_folder, package / subfolder):
+            yield f"{package.name}/{subfolder}"
         found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
-        yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))
+        yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), file_pattern))
 
 
 def _list_weights(model_folder: str) -> Iterator[str]:

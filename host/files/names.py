@@ -14,21 +14,21 @@ _MAX_NEW_BYTES = 240
 """The maximum length of a new folder's name, in bytes. It leaves room for the suffix `.part`."""
 
 
-def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
+def split_path(name: str, label: str, folders: str = "model folders") -> list[str]:
     """Return the parts of a relative path, split at slashes and backslashes. Raise InputError if the path is absolute,
-    too long, or leads out of its folder. `what` and `folders` are words of the message."""
+    too long, or leads out of its folder. The message names `label` and `folders`."""
     name = str(name)  # a prompt of the API may hold a number or a list
     parts = re.split(r"[\\/]+", name[: _MAX_CHARACTERS + 1])
     if len(name) > _MAX_CHARACTERS or any(_bytes(part) > _MAX_PART_BYTES for part in parts):
-        raise InputError(f"{name[:60]!r}... is too long for the name of a {what}")
+        raise InputError(f"{name[:60]!r}... is too long for the name of a {label}")
     if any(part in ("", ".", "..") or ":" in part or "\0" in part for part in parts):
-        raise InputError(f"the {what} {name!r} is not a name inside ComfyUI's {folders}: no drive, no ..")
+        raise InputError(f"the {label} {name!r} is not a name inside ComfyUI's {folders}: no drive, no ..")
     return parts
 
 
-def new_parts(name: str, what: str) -> list[str]:
+def new_parts(name: str, label: str) -> list[str]:
     """Return the parts of a new folder's path, at most two. Raise InputError if some system cannot store the name."""
-    parts = parts_of(name, what)
+    parts = split_path(name, label)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")
     for part in parts:

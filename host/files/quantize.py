@@ -24,7 +24,7 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """Return the names of all models and text encoders that are not yet in 4 bits, and of unreadable files."""
+    """Return the names of all models and text encoders that are not known to be in 4 bits."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _can_quantize(resolve_source(name)))
@@ -57,8 +57,8 @@ def device() -> str:
 
 @contextmanager
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` for the running node's progress bar. The callback raises ComfyUI's
-    interrupt exception if the user cancels."""
+    """Yield a callback `progress(done, total)` for the running node's progress bar, which shows no text. The callback
+    raises ComfyUI's interrupt exception if the user cancels."""
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:

@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
@@ -11,29 +11,29 @@ from pathlib import Path
 import folder_paths
 
 from ...errors import InputError
-from .names import parts_of
+from .names import split_path
 
 SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 """The end of a shard's file name, such as "-00001-of-00003.safetensors". The group is the shard's number, from 1."""
 
 
-def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
+def resolve(name: str, model_folders: tuple[str, ...], label: str, exists: Callable[[Path], bool]) -> Path:
     """Return the first path of `name` in the model folders for which `exists` is true. Raise InputError if there is
-    none. `what` is the message's word for the file."""
-    parts = parts_of(name, what)
+    none. The message calls the file `label`."""
+    parts = split_path(name, label)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:
         found = next((path for path in (root.joinpath(*parts) for root in roots) if exists(path)), None)
     except OSError as error:
-        raise InputError(f"{what} {name!r}: {error.filename}: {error.strerror}; check its rights") from error
+        raise InputError(f"{label} {name!r}: {error.filename}: {error.strerror}; check its rights") from error
     if found is not None:
         return found
     places = ", ".join(map(str, roots))
-    raise InputError(f"the {what} {name!r} was not found in {places}: put it there, or choose another")
+    raise InputError(f"the {label} {name!r} was not found in {places}: put it there, or choose another")
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return name, modification time and size of each file, also in folders. Raise OSError for a missing file."""
+    """Return path, mtime and size of each file, in folders recursively. Raise OSError for a missing file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -41,7 +41,7 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
     return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
 
 
-def is_readable_folder(path: Path) -> bool:
+def probe_folder(path: Path) -> bool:
     """Whether `path` is a folder. Raise OSError for a folder that cannot be read."""
     if not path.is_dir():
         return False
@@ -64,15 +64,10 @@ def _log_once(words: str) -> None:
     logging.warning("LingBot-World: %s", words)
 
 
-def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, with the folder's name for each shard in a folder. Of other shards, yield only the first."""
-    for name in names:
-        folder, _, file = name.rpartition("/")
-        shard = SHARD.search(file)
-        if not shard:
-            yield name
-        elif folder or int(shard[1]) == 1:
-            yield folder or name
+def merge_shards(names: Iterable[str]) -> set[str]:
+    """Return the names, but the folder in place of its shards. Of shards outside folders, only the first stays."""
+    parts = ((name, name.rpartition("/")[0], SHARD.search(name)) for name in names)
+    return {shard and folder or name for name, folder, shard in parts if not shard or folder or int(shard[1]) == 1}
 
 
 def sort_by_patterns(names: Iterable[str], patterns: Sequence[str]) -> list[str]:

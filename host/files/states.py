@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import folder_paths
 
 from ...errors import InputError
-from .names import parts_of
+from .names import split_path
 
 if TYPE_CHECKING:
     from ...pipeline.state import WorldState
@@ -29,7 +29,7 @@ def save(state: WorldState, prefix: str) -> Path:
 
 def check_prefix(prefix: str) -> None:
     """Raise InputError for a prefix that leads out of the output folder."""
-    parts_of(prefix, "state", "output folder")
+    split_path(prefix, "state", "output folder")
 
 
 def choices() -> list[str]:
@@ -52,7 +52,7 @@ def resolve(name: str) -> Path:
     """Return a state file's path, which may not exist. Raise InputError if it leaves the input or output folder."""
     name = str(name)
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
-    path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))
+    path = root.joinpath(*split_path(name.removesuffix(mark), "state", f"{root.name} folder"))
     if not path.resolve().is_relative_to(root.resolve()):
         raise InputError(f"{path}: a link that leaves ComfyUI's {root.name} folder; put the file itself there")
     return path

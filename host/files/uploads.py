@@ -50,9 +50,9 @@ def store_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store uploaded camera files, (name, content) each, in a folder of ComfyUI's input folder, and unpack zip
     archives. Raise CameraError, with nothing stored, if none is usable.
 
-    kind: a key of LISTS, which selects the node's list of choices.
+    kind: the key in LISTS of the input that gets the files.
 
-    Return the first uploaded choice, and all choices.
+    Return the name that the input selects, and all names in its list.
     """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")

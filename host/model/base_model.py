@@ -63,7 +63,7 @@ Role = Literal["high", "low"]
 
 
 class _UnetConfig(dict):
-    """ComfyUI's `unet_config`, a dict that some nodes read. A missing key, such as a U-Net's, raises InputError."""
+    """ComfyUI's `unet_config`, a dict that some nodes read. A key that only a U-Net has raises InputError."""
 
     def __missing__(self, name):
         raise InputError(
@@ -159,7 +159,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def restart_option_check(self) -> None:
-        """Restart the check for unknown transformer_options, which compares each step with a run's first step."""
+        """Begin a run's check of transformer_options: a key that first appears in a later step causes a warning."""
         self.first_step_options, self.last_warning = None, ""
 
     def _check_options(self, options: dict) -> None:

@@ -23,7 +23,7 @@ SAME_SCALE = 1e-6
 NAMED = 3
 WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 AS_LORA = "model_as_lora"
-"""The first element of ComfyUI's patch, a tuple, that applies the weights of another model as a LoRA."""
+"""The kind, or first element, of ComfyUI's patch tuple that applies another model's weights as a LoRA."""
 SEVERAL = (
     "This node loads several LoRAs. Scales in their headers, and tensors that ComfyUI's loader leaves out, are applied "
     "only to LoRAs that have a node of their own."

@@ -1,4 +1,4 @@
-"""The model's layers on ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every weight."""
+"""The model's layers, built on ComfyUI's weight casting: offloading, dynamic VRAM and LoRAs apply to every weight."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -77,7 +77,7 @@ class Linear(comfy.ops.manual_cast.Linear):
     """A linear layer with an unquantized or a quantized weight.
 
     arithmetic: the dtype of the matrix product; with a LoRA, 8 bits are not used.
-    own_format: whether an 8-bit layer multiplies NVFP4 and MXFP8 weights unconverted.
+    own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
     file_parameters: the original parameters, views into the memory-mapped file.
     """
 
@@ -97,7 +97,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield this layer as a function of inputs [..., in] like `reference`. The weight is decoded once."""
+        """Decode the weight, and yield a function of inputs [..., in] with `reference`'s device and dtype."""
         if self.computes_in_8_bits:
             with weight_and_bias(self, reference, self._to_8_bits) as (weight, bias):
                 in_own_format = isinstance(weight, LayoutParameter)
@@ -149,7 +149,7 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`, or the view into the file if `fn` changes nothing or `upload` copies it later."""
+        """Apply torch's `fn`. Keep the view into the file if `fn` changes nothing or a PendingUpload accepts it."""
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):
@@ -169,7 +169,7 @@ class PendingUpload:
         self.registered: dict[str, tuple[Linear, str]] = {}
 
     def accept(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the "weight" or "bias" for the upload. Return False if the device or dtype of `target` differs."""
+        """Register the "weight" or "bias". Return False if the device or dtype of `target` is not the upload's."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):

@@ -42,8 +42,8 @@ class ExactPatches(_AnyPatcher):
 
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
-    _hooked_sigma = math.inf
-    """The sigma of the latest forward with hook keyframes. A rise begins a new chunk and restarts the keyframes."""
+    _last_sigma = math.inf
+    """The sigma of the latest forward with hook keyframes. It rises only where a chunk begins."""
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
@@ -127,7 +127,7 @@ class ExactPatches(_AnyPatcher):
         self.model.free_caches()
         self.model.camera_cache = CameraCache()
         self.model.rollout_caches.clear()
-        self._hooked_sigma = math.inf
+        self._last_sigma = math.inf
         super().cleanup()
 
     def unpatch_model(self, device_to=None, unpatch_weights=True):
@@ -155,11 +155,12 @@ class ExactPatches(_AnyPatcher):
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes at each chunk of a causal model's video, where the sigma `t` rises."""
+        """Prepare the hook patches for sigma `t`. A causal model's keyframes restart at each chunk: when sigma
+        rises."""
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
-            before, self._hooked_sigma = self._hooked_sigma, float(t[0])
-            if self._hooked_sigma > before:
+            before, self._last_sigma = self._last_sigma, float(t[0])
+            if self._last_sigma > before:
                 for each in frames:
                     each.reset()
                 self.patch_hooks(None)
@@ -203,15 +204,15 @@ class ExactPatches(_AnyPatcher):
         # Hook patches run first, because Create Hook Model as LoRA subtracts the unpatched weight.
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
-    def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the layers' patch functions of class `kind`. `source` maps parameters to patches, which run first."""
+    def _set_patches(self, kind: type[LowVramPatch], patches: dict) -> None:
+        """Replace the layers' functions of class `kind` by functions for `patches`, ahead of all other functions."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
                 if getattr(layer, name, None) is None or not self._applied_by_layer(key):
                     continue
                 others = [each for each in getattr(layer, f"{name}_function") if not isinstance(each, kind)]
-                ours = [kind(key, source)] if key in source else []
+                ours = [kind(key, patches)] if key in patches else []
                 setattr(layer, f"{name}_function", ours + others)
                 # With a lowvram_function dynamic VRAM would quantize the patched weight again.
                 if hasattr(layer, f"{name}_lowvram_function"):

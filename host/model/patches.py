@@ -95,10 +95,10 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
     return sorted((options.get("patches", {}).keys() - PATCHES) | (replaced.keys() - {REPLACED}) | missing)
 
 
-def no_effect_warning(options: Mapping[str, Any], first_step: set[str], blocks: int) -> str:
-    """Return a warning about patches and keys without effect in a step's transformer_options, or "". Unknown keys in
-    `first_step` are not reported."""
-    later = (options.keys() - first_step - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
+def no_effect_warning(options: Mapping[str, Any], exempt: set[str], blocks: int) -> str:
+    """Return a warning about patches and keys without effect in a step's transformer_options, or "". Keys in `exempt`,
+    from the run's first step, are skipped."""
+    later = (options.keys() - exempt - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 
 
@@ -169,7 +169,7 @@ def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
 
-def clones(patcher) -> Iterator[tuple[str | None, Any]]:
+def lineage(patcher) -> Iterator[tuple[str | None, Any]]:
     """Yield (node id or None, MODEL) for a MODEL, then for each MODEL that it was cloned from."""
     while patcher is not None:
         yield getattr(patcher, "made_by", None), patcher
@@ -178,13 +178,13 @@ def clones(patcher) -> Iterator[tuple[str | None, Any]]:
 
 def maker_of(patcher, has: Callable[[Any], bool]) -> str:
     """Return the name of the node that made the earliest clone with `has(clone)`, else "a node on the model"."""
-    nodes = [node for node, each in clones(patcher) if has(each)]
+    nodes = [node for node, each in lineage(patcher) if has(each)]
     return name_of(nodes[-1]) if nodes and nodes[-1] is not None else "a node on the model"
 
 
 def useless_node_warnings(patcher) -> Iterator[str]:
     """Yield a warning for each node between loader and sampler that left the MODEL unchanged."""
-    latest = [next(group) for _, group in groupby(clones(patcher), itemgetter(0))]  # each node's last clone
+    latest = [next(group) for _, group in groupby(lineage(patcher), itemgetter(0))]  # each node's last clone
     for (node, after), (_, before) in pairwise(latest):
         if node not in (None, running_node()) and _is_unchanged(before, after):
             yield f"{name_of(node)} has left the model as it was: it changes nothing."
@@ -193,7 +193,7 @@ def useless_node_warnings(patcher) -> Iterator[str]:
 def swapped_lora_warnings(patcher) -> Iterator[str]:
     """Yield a warning for each LoRA of the MODEL whose file name contains the other expert's role."""
     role = getattr(patcher.model, "role", None)
-    for name in (name for node, _ in clones(patcher) if role for name in loras_of(node)):
+    for name in (name for node, _ in lineage(patcher) if role for name in loras_of(node)):
         own = role_of(Path(folder_paths.get_full_path("loras", name) or name))
         if own not in (None, role):
             yield (

@@ -21,7 +21,7 @@ from ...model.layers.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
-"""The transformer_options key of a step's official integer timestep. Only this pack's solvers and rollouts set it."""
+"""The transformer_options key of Wan's official integer timestep. Only this pack's solvers and rollouts set it."""
 CAMERA_CACHE = "camera_cache"
 """The key in transformer_options of the engine's CameraCache. The value is None if the step has no cache."""
 _LATENT = "lingbot_world_latent"

@@ -18,7 +18,7 @@ MAX_CACHED = 4
 
 
 class CachingVAE(comfy.sd.VAE):
-    """A VAE that encodes the same images only once, because a changed prompt runs WanImageToVideo again."""
+    """A VAE that caches the latents of encoded images, because a changed prompt runs WanImageToVideo again."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -37,15 +37,14 @@ class CachingVAE(comfy.sd.VAE):
 
     def decode_tiled(self, samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
         """Return the frames [1, F, H, W, 3], values 0 to 1, of a latent. Tiles always span all frames."""
-        return super().decode_tiled(samples, *tiles, tile_t=_whole_time(tile_t, samples.shape[2]), **options)
+        return super().decode_tiled(samples, *tiles, tile_t=_span_frames(tile_t, samples.shape[2]), **options)
 
     def encode_tiled(self, pixel_samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
         """Return the latent [1, 16, f, h, w] of a video [F, H, W, C]. Tiles always span all frames."""
-        return super().encode_tiled(pixel_samples, *tiles, tile_t=_whole_time(tile_t, len(pixel_samples)), **options)
+        return super().encode_tiled(pixel_samples, *tiles, tile_t=_span_frames(tile_t, len(pixel_samples)), **options)
 
 
-def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the tile's length in time, at least `frames`, because the causal VAE restarts at each tile."""
+def _span_frames(tile: int | None, frames: int) -> int | None:
     if tile is None or tile >= frames:
         return tile
     show_note("The tiles are in space only: in time this VAE goes frame by frame, and a tile would begin a new video.")

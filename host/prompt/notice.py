@@ -24,7 +24,7 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(*texts: str) -> None:
-    """Log warnings and add them to the running node's texts. A run's first call, even with "", removes older texts."""
+    """Log warnings and add them to the running node's texts. Any call, even with "", removes earlier prompts' texts."""
     for text in texts:
         _show(text, logging.WARNING)
 

@@ -150,8 +150,8 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 class CallbackSampler(comfy.samplers.Sampler):
     """A sampler that calls `run(model, extra_args)` with ComfyUI's prepared model, and returns the noise unchanged."""
 
-    makes_chunks = True
-    """Whether this sampler may run a causal model. Samplers without this attribute are refused for causal models."""
+    may_run_causal = True
+    """Whether a causal model may be sampled. Samplers without this attribute are refused for causal models."""
 
     def __init__(self, run: Callable):
         self.run = run

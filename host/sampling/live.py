@@ -167,7 +167,7 @@ def _open_session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath
 def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
     """Run the session. `lost` collects the reasons why files could not be written, also while the session closes."""
     callbacks = _WalkCallbacks(run, session, view, lost)
-    session.run(callbacks.deliver, callbacks.tell, view.watch)
+    session.run(callbacks.deliver, callbacks.tell, view.poll_client)
     album, store = callbacks.album, session.walk.store
     if run.decoder is not None and album.frames:
         album = decode_with_vae(session)

@@ -94,7 +94,7 @@ class DecoderFactory:
     """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Raise CheckpointError for a VAE other than Wan 2.1's. A chunk that needs much memory is decoded in tiles."""
+        """Raise CheckpointError for a VAE not of Wan 2.1. Chunks of `geometry` above VAE_SHARE are decoded in tiles."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32

@@ -101,7 +101,7 @@ class LiveView:
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Connect the client to the session. `steered` lets the client move the camera, `prompts` change the text."""
+        """Connect the client to the session. `steered` lets it move the camera, `prompts` lets it change the text."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._call_in_loop(self._ready.set)
@@ -114,8 +114,8 @@ class LiveView:
         """Send an event of the session to the client, from any thread. `live.making.EventCallback` lists the events."""
         self._call_in_loop(self._tell, kind, message)
 
-    def watch(self) -> None:
-        """Stop or pause a steered walk whose client is gone or idle. Raise ComfyUI's exception if the user cancels."""
+    def poll_client(self) -> None:
+        """Stop a steered walk if its client is gone; pause it if the client is idle. Raise if the user cancels."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
@@ -132,8 +132,8 @@ class LiveView:
         self._threads.shutdown(wait=False)
 
     async def serve_client(self, socket, init: Init, inbox) -> None:
-        """Serve a client until it leaves or the view ends. An earlier client is disconnected. `init` is the client's
-        first message."""
+        """Disconnect an earlier client, and serve this one until it leaves or the view ends. `init` is its first
+        message; `inbox` reads the others."""
         client = Client(socket, init, self._threads, JSON)
         before = self._client
         if before is not None:

@@ -39,7 +39,7 @@ class NodeRollout:
 
     prompts: the positive and, with guidance, the negative CONDITIONING.
     start: a latent [1, 16, n, h, w] whose last frame begins the video.
-    later: the embeddings [1, L, D] of later prompts, by first chunk.
+    later: embeddings [1, L, D] of later prompts, keyed by the index of their first chunk.
     """
 
     patcher: object
@@ -153,7 +153,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     """Sample and decode the video with ComfyUI's VAE, with a preview after each chunk. Raise InputError if keys and
     values do not fit into memory."""
     if run.start is not None:
-        run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
+        run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1))))
     spec = run.spec
     memory, on_device = plan_memory(run.patcher, spec, mode)
     image, (noise, renoise) = encode_image(run, vae), make_noise(seed, spec.geometry.lat_f, spec.size)
@@ -176,7 +176,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     state = spec.state_after(torch.cat(latents, dim=2), *prompts_of(prompts, *negative))
     whole = run.patcher.model.process_latent_out(state.latent.clone())
     show_warning("" if whole.isfinite().all() else NOT_FINITE)
-    images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
+    images = _decode_last(vae, whole, spec.geometry.frames)
     return RolloutOutputs({"samples": whole}, images, state)
 
 
@@ -239,7 +239,7 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
     return run.patcher.model.process_latent_in(latent)
 
 
-def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Decode the last `latent_frames` latent frames. The IMAGE may begin with more frames, decoded for context."""
-    images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
-    return images.reshape(-1, *images.shape[-3:])
+def _decode_last(vae, latent: Tensor, frames: int) -> Tensor:
+    """Decode the last frames of a video's latent to an IMAGE [frames, H, W, 3]."""
+    images = vae.decode(latent[:, :, -((frames + 3) // 4 + REACH) :])
+    return images.reshape(-1, *images.shape[-3:])[-frames:]

@@ -31,7 +31,7 @@ class RolloutDisplay:
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Add a chunk's latent to the delivery. A chunk of a continued video only advances the progress bar."""
+        """Add a chunk's latent to the delivery. A chunk of the earlier video only advances the progress bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:

@@ -91,7 +91,7 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _cached(self, key: object, source: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return `make()`, or the same object as before if `source` is the same object. Results are stored by `key`."""
+        """Return `make()`, cached for `key` until `source` is another object."""
         if key not in self._cache or self._cache[key][0] is not source:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._cache[key] = source, make()
@@ -106,8 +106,8 @@ def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, C
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video, and the bytes it needs on the device: without the weights, with
-    `reserved` bytes. Raise InputError if keys and values do not fit."""
+    """Return the memory plan of a causal model's video, and its bytes on the device: all but the weights, including
+    `reserved`. Raise InputError if keys and values do not fit."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.cache_window.frames, precision, spec.guided)

@@ -21,7 +21,7 @@ class FlowSolver(comfy.samplers.Sampler):
     """The official UniPC or DPM++ 2M solver as a ComfyUI SAMPLER. Raises InputError for an invalid `reuse_threshold`.
 
     timesteps: the official integer timesteps, int64 [steps]; None derives them from the sigmas.
-    reuse_threshold: above 0, some steps reuse earlier predictions.
+    reuse_threshold: the maximum estimated relative error of an extrapolated step; 0: no extrapolation.
     """
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
@@ -91,7 +91,7 @@ class _ReusingModel:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return int64 timesteps [steps] for sigmas [steps + 1]: DPM++'s if its schedule ends with them, else UniPC's."""
+    """Return int64 timesteps [steps] for sigmas [steps + 1]: of DPM++ if a DPM++ schedule ends so, else of UniPC."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None

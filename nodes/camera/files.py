@@ -114,11 +114,11 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
     return path[start:], notes
 
 
-def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Check that the camera file can be read. If another input is linked or invalid, check only that it exists."""
+def _check(file: str, inputs: Mapping[str, Any]) -> None:
+    """Check that the camera file can be read, or only that it exists if one of `inputs` is linked or invalid."""
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
-    values = {name: known.get(name) for name in names}
+    values = {name: inputs.get(name) for name in names}
     in_lists = values["format"] in FORMATS and values["convention"] in (BY_FORMAT, *CONVENTIONS)
     if in_lists and None not in values.values():
         _read(file, **values)

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.options import parse_lora
-from lingbot_world.host.files.names import new_parts, parts_of
+from lingbot_world.host.files.names import new_parts, split_path
 from lingbot_world.weights.files import read_tensors
 
 ROOTS = (
@@ -24,7 +24,7 @@ REFUSED = ["con", "NUL.nf4", "a/com1", "a?", "a*b", "<a>", "a|b", 'a"', "a.", "a
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_that_leave_their_folder_are_refused(name):
-    for check in (parts_of, new_parts):
+    for check in (split_path, new_parts):
         with pytest.raises(InputError, match="model"):
             check(name, "model")
 
@@ -34,7 +34,7 @@ def test_names_that_leave_their_folder_are_refused(name):
     "name", ["fast", "my package/high noise", "a\\b", "\u30e2\u30c7/\u0444\u0430.safetensors", LONG, "v1.0-nf4", "...x"]
 )
 def test_other_names_stay_below_it_on_every_system(root, name):
-    parts = parts_of(name, "model")
+    parts = split_path(name, "model")
     path = root.joinpath(*parts)
     assert path.is_relative_to(root)
     assert path != root
