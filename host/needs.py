@@ -141,8 +141,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def usable_modules(modules: Iterable[str], pack_version: str) -> list[str]:
-    """Return the modules of nodes/ for which this ComfyUI has all needed names. Log missing names and
-    `pack_version`."""
+    """Return the modules of nodes/ for which this ComfyUI has all names. Log missing names and `pack_version`."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

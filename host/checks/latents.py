@@ -11,8 +11,7 @@ from .graph import type_of
 LEVEL_TOLERANCE = 0.01
 """The tolerance for comparisons of a noise level with another level or with 0."""
 MIN_FIRST_SIGMA = 0.95
-"""The minimum first sigma of a run that begins with an empty latent. Some of ComfyUI's schedules begin a little below
-1."""
+"""The minimum first sigma of a run with an empty latent. Some of ComfyUI's schedules begin a little below 1."""
 WITHOUT_LAST_STEP = "dpm_fast", "dpm_adaptive"
 """ComfyUI's samplers that omit the step to sigma 0. Their runs end at the last sigma above 0."""
 OTHER_INPUTS = "The run before had another start image or camera: connect the same prompts to both samplers."
@@ -104,8 +103,7 @@ def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, assume_last: bool) -> Iterator[str]:
-    """Yield a warning if a video's last run leaves noise. Without a graph, `assume_last` tells whether it is the
-    last."""
+    """Yield a warning if a video's last run leaves noise. Without a graph, `assume_last` tells if it is the last."""
     level, short = last_noise_level(sampler, sigmas)
     if level <= LEVEL_TOLERANCE or bool((sigmas.diff() > 0).any()):
         return

@@ -174,8 +174,7 @@ MIXTURE = (
 
 
 class _WeightToMerge(list):
-    """A weight and its patches, for merging into another MODEL. `causal` tells whether they belong to a causal
-    model."""
+    """A weight and its patches, for a merge into another MODEL. `causal` tells whether a causal model has them."""
 
     causal = False
 

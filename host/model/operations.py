@@ -192,8 +192,7 @@ def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bo
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """Collect the parameters that ComfyUI moves to the CUDA device in this context, and copy them when the context
-    ends."""
+    """Collect the parameters that ComfyUI moves to the CUDA device in this context, and copy them at its end."""
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
         layer.upload = upload

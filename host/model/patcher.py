@@ -155,8 +155,7 @@ class ExactPatches(_AnyPatcher):
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Prepare the hook patches for sigma `t`. A causal model's keyframes restart at each chunk: when sigma
-        rises."""
+        """Prepare hook patches for sigma `t`. A causal model's keyframes restart at each chunk, when sigma rises."""
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
             before, self._last_sigma = self._last_sigma, float(t[0])
@@ -205,7 +204,7 @@ class ExactPatches(_AnyPatcher):
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], patches: dict) -> None:
-        """Replace the layers' functions of class `kind` by functions for `patches`, ahead of all other functions."""
+        """Replace the layers' weight functions of class `kind` by those for `patches`, ahead of other functions."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"

@@ -151,7 +151,7 @@ class CallbackSampler(comfy.samplers.Sampler):
     """A sampler that calls `run(model, extra_args)` with ComfyUI's prepared model, and returns the noise unchanged."""
 
     may_run_causal = True
-    """Whether a causal model may be sampled. Samplers without this attribute are refused for causal models."""
+    """The mark of a sampler that may run a causal model. Other samplers are refused for causal models."""
 
     def __init__(self, run: Callable):
         self.run = run

@@ -12,8 +12,7 @@ MAX_MESSAGE_BYTES = 1 << 17
 """The maximum size of a client's message, enough for the longest prompt even if each character is escaped."""
 MAX_VIEWS = 16
 VIEW_TIMEOUT = 10.0
-"""The maximum number of seconds that a new connection waits for the node's view. ComfyUI announces a node before its
-view exists."""
+"""The seconds that a connection waits for the node's view. ComfyUI announces a node before its view exists."""
 views: dict[str, Any] = {}
 """The `LiveView` of each running Live node, by node id."""
 

@@ -115,7 +115,7 @@ class LiveView:
         self._call_in_loop(self._tell, kind, message)
 
     def poll_client(self) -> None:
-        """Stop a steered walk if its client is gone; pause it if the client is idle. Raise if the user cancels."""
+        """Stop a steered walk without client; pause one with an idle client. Raise ComfyUI's exception on a cancel."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:

@@ -24,8 +24,7 @@ class RolloutDisplay:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """Show the previous chunk's preview and the progress after forward pass `forward` (from 0) of chunk
-        `number`."""
+        """Show the last chunk's preview, and the progress after forward pass `forward` (from 0) of chunk `number`."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)

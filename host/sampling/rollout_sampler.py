@@ -21,8 +21,7 @@ from .guider import CallbackSampler
 
 LATENT_CHANNELS = 16
 BLOCK_HOOKS = ("patches", "patches_replace", "optimized_attention_override")
-"""The keys of transformer_options whose functions run inside or between blocks. A model with one of them records no
-CUDA graph."""
+"""The keys of transformer_options whose functions run inside or between blocks. They prevent CUDA graphs."""
 
 
 def run_with_model(
@@ -106,8 +105,8 @@ def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, C
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video, and its bytes on the device: all but the weights, including
-    `reserved`. Raise InputError if keys and values do not fit."""
+    """Return the memory plan of a causal model's video, and the bytes that it needs on the device besides the weights,
+    `reserved` included. Raise InputError if keys and values do not fit."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.cache_window.frames, precision, spec.guided)

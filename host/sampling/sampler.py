@@ -91,7 +91,7 @@ class _ReusingModel:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return int64 timesteps [steps] for sigmas [steps + 1]: of DPM++ if a DPM++ schedule ends so, else of UniPC."""
+    """Return int64 timesteps [steps] for sigmas [steps + 1]: DPM++'s if the sigmas fit its schedule, else UniPC's."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
