@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..model.choice import kept
+from ..model.choice import user_cache
 from ..model.choice.card import Card, card_of
 from ..model.choice.table import KITCHEN, NOT_INSTALLED, TRITON, missing
 from ..pipeline.rollout_memory import available_host_memory
@@ -31,7 +31,7 @@ COMFYUI_ARGUMENTS = (
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
     """Return a machine's facts as a dict of JSON values. `folder`: the folder whose disk is timed, by default the
     cache."""
-    card, found = card_of(device), kept.driver()
+    card, found = card_of(device), user_cache.driver_version()
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "card": card.known_as,
@@ -68,7 +68,7 @@ def _driver_package() -> str | None:
 
 
 def _triton(card: Card) -> str:
-    found = kept.versions()
+    found = user_cache.versions()
     why = missing(TRITON, card)
     if why != NOT_INSTALLED:
         version = found.get("triton") or found.get("triton-windows") or "installed"
@@ -78,7 +78,7 @@ def _triton(card: Card) -> str:
 
 
 def _package(name: str, card: Card) -> str:
-    version = kept.versions().get(name)
+    version = user_cache.versions().get(name)
     if version is None:
         return "not installed"
     if card.maker not in ("nvidia", "amd"):
@@ -131,7 +131,7 @@ def disk_speed(folder: Path) -> dict[str, Any]:
 
 
 def _cache_folder() -> Path:
-    place = kept.in_user_cache("LINGBOT_WORLD_CARDS", kept.NAME)
+    place = user_cache.cache_path("LINGBOT_WORLD_CARDS", user_cache.NAME)
     return Path(tempfile.gettempdir()) if place is None else place.parent
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..model.choice.kept import in_user_cache
+from ..model.choice.user_cache import cache_path
 from ..outputs import written_whole
 
 MAX_PROMPTS = 64
@@ -38,7 +38,7 @@ class EmbeddingCache:
         """Return the cache for a text encoder and a tokenizer, each a file or a folder. A change of their files
         invalidates earlier embeddings."""
         words = [VERSION, file_stamps(encoder), file_stamps(tokenizer), str(dtype), device.type]
-        return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
+        return cls(cache_path("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
     def has(self, text: str) -> bool:
         file = self._file(text)

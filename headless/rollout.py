@@ -16,7 +16,7 @@ from ..pipeline.delivery import Delivery
 from ..pipeline.memory import MARGIN, estimate_decoding, free_memory
 from ..pipeline.state import prompts_of
 from ..vae import VideoDecoder, load_vae
-from ..vae.decoding import REACH
+from ..vae.decoding import CONTEXT_FRAMES
 from .files.video import FrameWriter
 from .preparation import decoding_processes, prepare
 from .process.decoding import join_stripes
@@ -123,7 +123,7 @@ class _ChunkDecoder:
         self.progress = self._stages.begin("chunks", "frame", keep=True)
         try:
             for latent in latents:
-                frames = None if self._decoder is None else self._decoder.decode(latent, later=True)
+                frames = None if self._decoder is None else self._decoder.decode(latent, non_blocking=True)
                 self.delivery.add(latent, frames, *([] if self._decoder is None else [self._decoder.device]))
             self.delivery.finish()
         except BaseException:
@@ -141,7 +141,7 @@ class _ChunkDecoder:
         for done in range(state.chunks):
             next(latents)
             progress(done + 1, state.chunks)
-        self._before = list(state.latent[:, :, -REACH:].split(state.chunk, dim=2))
+        self._before = list(state.latent[:, :, -CONTEXT_FRAMES:].split(state.chunk, dim=2))
         try:
             self._restore_decoder(self._before)
             return
@@ -176,7 +176,7 @@ class _ChunkDecoder:
         needed = estimate_decoding(vae.width, plan.chunk_geometry).work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(vae.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        self._restore_decoder([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
+        self._restore_decoder([*self._before, *self.delivery.latents[:-1]][-CONTEXT_FRAMES // plan.spec.chunk :])
 
     def _restore_decoder(self, latents: list[Tensor]) -> None:
         if self._decoder is not None:

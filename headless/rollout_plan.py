@@ -20,7 +20,7 @@ from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, last_prompt, load_state
 from ..sampling import guide_scales, step_indices
 from ..text.events import changes_by_chunk, check_times, prompts_by_second, read_events
-from ..vae import records, vae_width
+from ..vae import can_record, vae_width
 from . import checks, devices
 from .camera_path import camera_of
 from .checks import Plan, RunInputs
@@ -76,7 +76,7 @@ class RolloutPlan(Plan):
         held, precision = spec.cache_window.frames, self.precision(processes)
         work = RolloutWork(self.config, self.cells, spec.chunk, held, precision, spec.guided)
         width, device = vae_width(self.vae), self.decoding_device
-        recorded = records(device, self.half, width)
+        recorded = can_record(device, self.half, width)
         decoder = DecoderSettings(width, self.half is not None, device != self.device, recorded)
         return RolloutPlanner(work, self.checkpoint, decoder, self.memory_options, self.device)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..options import Arithmetic, AttentionMode
 from .attention.choose_8bit import attend_8bit
-from .attention.exact import Attention, attends_by_ours, sdpa
+from .attention.exact import Attention, sdpa, uses_our_kernel
 from .cache import CameraCache
 from .config import PATCH, ModelConfig
 from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Times, check_inputs
@@ -203,7 +203,7 @@ class LingBotWorldModel(nn.Module):
     def _lengths(self, prompts: Tensor, rows: int) -> Tensor | None:
         """Return the prompts' lengths without padding, int32 [rows], or None if attention does not skip padding."""
         config = self.config
-        if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
+        if not uses_our_kernel(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
             return None
         numbers = torch.arange(1, prompts.shape[1] + 1, device=prompts.device, dtype=torch.int32)
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()

@@ -4,7 +4,7 @@ import torch
 
 from ..options import Arithmetic, Precision
 from .attention.fp8_cudnn import padding
-from .attention.splitting import MIN_KEYS_TO_SPLIT, TILE, key_parts
+from .attention.splitting import MIN_KEYS_TO_SPLIT_TAIL, TILE, key_parts
 from .config import ModelConfig
 from .layers.block import CAMERA_TOKENS, FFN_TOKENS
 from .layers.head import EMBEDDING_TOKENS
@@ -90,7 +90,7 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
     heads = config.num_heads // precision.processes
     results = key_parts(tokens * precision.processes, keys, heads)
-    results += results > 1 or (not eight_bit and keys >= MIN_KEYS_TO_SPLIT and keys % TILE > 0)
+    results += results > 1 or (not eight_bit and keys >= MIN_KEYS_TO_SPLIT_TAIL and keys % TILE > 0)
     sums = results * tokens * config.num_heads * 4
     made = 3 * row + _product(dim, tokens, dim, arithmetic)
     attended = (3 + results) * row + sums

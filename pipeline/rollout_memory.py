@@ -8,7 +8,7 @@ import torch
 
 from ..errors import InputError
 from ..loaders import Checkpoint
-from ..model.attention.choose_8bit import takes_operands
+from ..model.attention.choose_8bit import supports_fp8_cache
 from ..model.attention.exact import FRAMES_BYTES, frames_bytes
 from ..model.config import ModelConfig
 from ..model.kv.place import KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
@@ -90,7 +90,7 @@ class RolloutWork:
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
     """Return the storage of keys, values and caches when ComfyUI manages `weights` bytes of weights. Raises InputError
     if the keys and values of `mode` do not fit into `free`."""
-    places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
+    places = key_value_places(mode, supports_fp8_cache(work.precision.attention, device, work.config))
     if device.type != "cuda":
         return WorldMemory(places[0], 0)
     needed = {place: work.key_values(place).device + work.forward(place) for place in places}

@@ -10,7 +10,7 @@ import torch
 from ..errors import InputError
 from ..loaders import Checkpoint
 from ..loaders.offload import streamed_weights, weight_bytes
-from ..model.attention.choose_8bit import takes_operands
+from ..model.attention.choose_8bit import supports_fp8_cache
 from ..model.kv.place import HOST_SHARE, KeyValuePlace, key_value_places
 from ..model.memory import decoded_bytes
 from .memory import MARGIN, MemoryWishes
@@ -38,7 +38,7 @@ class RolloutPlanner:
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
         pages = cache(self._pages)
-        fp8 = takes_operands(self.work.precision.attention, self.device, self.checkpoint.config)
+        fp8 = supports_fp8_cache(self.work.precision.attention, self.device, self.checkpoint.config)
         places = key_value_places(wishes.kv_cache, fp8)
         if self.device.type != "cuda":
             place = KeyValuePlace(wishes.kv_cache == "8bit" and not fp8, wishes.kv_cache == "host", fp8)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .decoding import VideoDecoder, decode_latent
 from .encoding import encode_first_frame
-from .pooled import records
+from .pooled import can_record
 from .splitting import Stripe
 from .tiny import TINY_DECODER, PreviewDecoder, TinyDecoder, load_tiny_decoder
 from .weights import VAE, check_shapes, check_values, is_vae, prepare, read_vae, vae_width
@@ -29,7 +29,7 @@ __all__ = [
     "load_tiny_decoder",
     "load_vae",
     "read_vae",
-    "records",
+    "can_record",
     "vae_width",
 ]
 
@@ -40,8 +40,8 @@ def load_vae(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> VAE:
-    """Load a VAE from a file, or build it from tensors with the official names. Raise CheckpointError if the weights
-    are not a finite Wan 2.1 VAE."""
+    """Load a VAE from a file, or build it from tensors with the official names. Raise CheckpointError if tensors are
+    missing, have other shapes than Wan 2.1's VAE, or contain NaN or infinity."""
     source = "the VAE's tensors" if isinstance(weights, Mapping) else str(weights)
     if isinstance(weights, Mapping):
         check_shapes(source, {name: tuple(tensor.shape) for name, tensor in weights.items()})

@@ -11,16 +11,17 @@ from torch.nn import functional as F
 from ..model.choice.card import card_of
 from ..model.choice.rates import DECODING
 from ..model.choice.table import KITCHEN, OURS, TRITON, candidates
-from ..model.choice.trials import KERNEL_TESTS, KernelTest, Size, attempt, by_order, chosen
+from ..model.choice.trials import KERNEL_TESTS, KernelTest, Size, chosen, register_kernel, skips_timing
 from ..model.ops.implementation import on_its_gpu
 from .network import EPSILON, Decoder
 
 SLOT_COLUMNS = 4
 """The number of int32 values per layer in the slot table: three slot numbers and one value of padding."""
-WORST = 2.8e-3
-"""The relative RMS error (-51 dB) below which a convolution kernel passes the accuracy test."""
-GPU_TEST_SIZE, CPU_TEST_SIZE = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
-"""The tensor sizes in the accuracy test, on a GPU and on the CPU."""
+MAX_ERROR = 2.8e-3
+"""A convolution kernel passes the accuracy test if its relative RMS error is below this limit (-51 dB)."""
+GPU_TEST_SIZE, CPU_TEST_SIZE = Size(rows=58, dim=384, out=384), Size(rows=24, dim=32, out=96)
+"""The sizes in the accuracy test on a GPU and on the CPU: height (`rows`), input channels (`dim`) and output channels
+(`out`)."""
 
 
 class KitchenDecoder(Decoder):
@@ -32,11 +33,11 @@ class KitchenDecoder(Decoder):
         return convolve_by_kitchen(frames, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
 
-def convolution_of(device: torch.device) -> str | None:
+def convolution_kernel(device: torch.device) -> str | None:
     """Return the name of the convolution kernel to use on a GPU, or None if no kernel suits. The first call may test
     the kernels."""
     card = card_of(device)
-    if by_order("convolution", card):
+    if skips_timing("convolution", card):
         return next((each.name for each in candidates("convolution", card)), None)
     try:
         return chosen("convolution", device, DECODING)
@@ -58,8 +59,8 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W] (a view of a pool), a weight [out, 3 * C, 3, 3] and a bias. A `size` with
-    the default `rows` is replaced by GPU_TEST_SIZE or CPU_TEST_SIZE."""
+    """Return random fp16 frames [3, C, H, W] (a view of a pool), a weight [out, 3 * C, 3, 3] and a bias. The accuracy
+    test passes the default `rows`, and gets GPU_TEST_SIZE or CPU_TEST_SIZE."""
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
         size = CPU_TEST_SIZE if device.type == "cpu" else GPU_TEST_SIZE
@@ -76,37 +77,37 @@ def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
 
 
-@attempt("convolution", OURS)
-def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+@register_kernel("convolution", OURS)
+def convolve_by_hopper(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve three frames [3, C, H, W], a view of a pool (see kernels/convolution.py), by the Hopper kernel. Return
     [1, out, H, W]. `weight` is [out, 3 * C, 3, 3], channels last."""
     from ..model.kernels.hopper import convolution as convolution_hopper
 
     rows, slots, size = _pooled(frames)
-    return picture(convolution_hopper.convolve(rows, slots, matrix(weight), bias, size), size)
+    return unpad(convolution_hopper.convolve(rows, slots, matrix(weight), bias, size), size)
 
 
-@attempt("convolution", TRITON)
+@register_kernel("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     from ..model.kernels import convolution
 
     rows, slots, size = _pooled(frames)
-    convolution.put(rows[len(rows) // 3 * 2 :], None, EPSILON, rows, slots, size)
-    return picture(convolution.convolve(rows, slots, matrix(weight), bias, size, 3), size)
+    convolution.store(rows[len(rows) // 3 * 2 :], None, EPSILON, rows, slots, size)
+    return unpad(convolution.convolve(rows, slots, matrix(weight), bias, size, 3), size)
 
 
-@attempt("convolution", KITCHEN)
+@register_kernel("convolution", KITCHEN)
 @on_its_gpu
 def _by_kitchen(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return convolve_by_kitchen(frames.split(1), weight, bias)
 
 
-@attempt("convolution", "torch")
+@register_kernel("convolution", "torch")
 def _by_torch(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(torch.cat(frames.split(1), 1), weight, bias, padding=1)
 
 
-KERNEL_TESTS["convolution"] = KernelTest(random_convolution, exact_convolution, WORST)
+KERNEL_TESTS["convolution"] = KernelTest(random_convolution, exact_convolution, MAX_ERROR)
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
@@ -121,7 +122,7 @@ def matrix(weight: Tensor) -> Tensor:
     return weight.permute(0, 2, 3, 1).flatten(1)
 
 
-def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a view [1, C, H, W] of a feature map [(H + 1) * (W + 1), C] without its padding of zeros."""
+def unpad(rows: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a view [1, C, H, W] of a feature map's rows [(H + 1) * (W + 1), C] without the padding of zeros."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]

@@ -24,7 +24,7 @@ NOT_FINITE = (
     "size or an aspect ratio that the model was not trained for, too great a strength of a LoRA, a damaged file of "
     "weights."
 )
-REACH = 42
+CONTEXT_FRAMES = 42
 """The number of latent frames, up to the current one, on which the decoder's state depends."""
 
 
@@ -37,7 +37,7 @@ def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) ->
 class VideoDecoder:
     """A decoder of one video in parts. The frames equal those of one call bit for bit.
 
-    park: whether to keep the state in host memory between parts; always with tiling.
+    park: whether to keep the state in host memory between parts. A tiled decoder always does.
     stripe: the only part of each frame to decode; None for full frames.
     """
 
@@ -63,21 +63,22 @@ class VideoDecoder:
 
     @torch.no_grad()
     def decode(
-        self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, later: bool = False
+        self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, non_blocking: bool = False
     ) -> Tensor:
         """Decode the next latent frames [1, 16, n, h, w]. Return CPU frames, uint8 [F, H, W, 3]. `last` frees the
-        state. With `later`, the caller waits for the GPU and calls `check` before reading the frames."""
+        state. With `non_blocking`, return before the GPU has finished: wait for the GPU and call `check` before reading
+        the frames."""
         with self._on_its_gpu():
-            video = self._decode(latent, progress, last, later)
-        if not later:
+            video = self._decode(latent, progress, last, non_blocking)
+        if not non_blocking:
             self.check()
         return video
 
-    def _decode(self, latent: Tensor, progress: Progress | None, last: bool, later: bool) -> Tensor:
+    def _decode(self, latent: Tensor, progress: Progress | None, last: bool, non_blocking: bool) -> Tensor:
         vae, tiling = self._vae, self._tiling
         latents = [vae.denormalized(each) for each in latent.unbind(2)]
         length = 4 * len(latents) - (0 if self._decoders[0, 0].past else 3)
-        queued = later and vae.device.type == "cuda"
+        queued = non_blocking and vae.device.type == "cuda"
         pinned = queued and len(tiling.corners) == 1
         video = torch.empty(length, *(CELL * side for side in self._size), 3, dtype=torch.uint8, pin_memory=pinned)
         blender, done = Blender(tiling, CELL), count(1)

@@ -111,13 +111,13 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder of a video. Where all inputs that affect a layer's result are the same tensor object, the layer
-    reuses its previous result."""
+    """The encoder of a video. A layer reuses its previous result if all frames on which the result depends were one
+    tensor object. Endless grey frames cost nothing then."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)
-        self._seen: dict[str, tuple[Tensor, int]] = {}
-        self._given: dict[str, Tensor] = {}
+        self._repeats: dict[str, tuple[Tensor, int]] = {}
+        self._results: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
         """Encode a frame [1, 3, H, W]. Return the latent frame [1, 16, H / 8, W / 8], not normalised, or None if more
@@ -128,12 +128,12 @@ class Encoder(Network):
             if halved is None:
                 return None
             x = halved
-        return self._unless_settled("encoder.head", self._repeated("encoder.head", x) > 2 * 9 + 1, self._finish, x)
+        return self._unless_repeated("encoder.head", self._repeated("encoder.head", x) > 2 * 9 + 1, self._finish, x)
 
     def _halve_size(self, stage: int, x: Tensor) -> Tensor:
         name = f"encoder.downsamples.{3 * stage + 2}.resample.1"
         convolutions = 5 if stage == 0 else 4  # each stores two frames
-        return self._unless_settled(name, self._repeated(name, x) > 2 * convolutions + 1, self._stage, stage, x)
+        return self._unless_repeated(name, self._repeated(name, x) > 2 * convolutions + 1, self._stage, stage, x)
 
     def _stage(self, stage: int, x: Tensor) -> Tensor:
         if stage == 0:
@@ -147,12 +147,12 @@ class Encoder(Network):
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:
             return x
-        settled = self._repeated(name, x) > 4  # two frames ago the layer had seen three of these
+        repeated = self._repeated(name, x) > 4  # two frames ago the layer had seen three of these
         frames = [*self.past.get(name, ()), x]
         self.past[name] = frames if len(frames) == 2 else [x]
         if len(frames) < 3:
             return x if len(frames) == 1 else None
-        return self._unless_settled(name, settled, self._conv, name, torch.cat(frames, 1))
+        return self._unless_repeated(name, repeated, self._conv, name, torch.cat(frames, 1))
 
     def _finish(self, x: Tensor) -> Tensor:
         for block in (9, 10):
@@ -162,11 +162,11 @@ class Encoder(Network):
 
     def _repeated(self, name: str, x: Tensor) -> int:
         """Return the number of consecutive inputs of a layer, up to and including x, that were the tensor object x."""
-        last, times = self._seen.get(name, (None, 0))
-        self._seen[name] = x, times + 1 if x is last else 1
-        return self._seen[name][1]
+        last, times = self._repeats.get(name, (None, 0))
+        self._repeats[name] = x, times + 1 if x is last else 1
+        return self._repeats[name][1]
 
-    def _unless_settled(self, name: str, settled: bool, step: Callable[..., Tensor], *arguments: object) -> Tensor:
-        if not settled:
-            self._given[name] = step(*arguments)
-        return self._given[name]
+    def _unless_repeated(self, name: str, repeated: bool, step: Callable[..., Tensor], *arguments: object) -> Tensor:
+        if not repeated:
+            self._results[name] = step(*arguments)
+        return self._results[name]

@@ -19,12 +19,12 @@ from ..model.choice.trials import Size
 from .convolutions import (
     SLOT_COLUMNS,
     KitchenDecoder,
-    by_cuda,
-    convolution_of,
+    convolution_kernel,
+    convolve_by_hopper,
     exact_convolution,
     matrix,
-    picture,
     random_convolution,
+    unpad,
 )
 from .network import EPSILON, Decoder
 from .recording import Recording
@@ -32,7 +32,7 @@ from .slots import Slots, layers_in_order
 from .splitting import Stripe
 from .weights import VAE
 
-OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
+TEMPORAL_LAYERS = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
 _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 """The background threads that compile kernels, by GPU and VAE width."""
 
@@ -41,7 +41,7 @@ class PooledDecoder(Decoder):
     """A `Decoder` that stores its state in pools of frames, [slots, C, H + 1, W + 1], channels last. The results differ
     from those of `Decoder` by rounding only."""
 
-    _given: Iterator[Tensor]  # the slots of the next layers
+    _next_slots: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
         """Create a decoder of full frames or of one `stripe`. If `recorded`, `decode` records and replays a CUDA graph,
@@ -53,7 +53,7 @@ class PooledDecoder(Decoder):
         self._pools = {
             name.removesuffix(".weight"): _pool_of(name, weight)
             for name, weight in vae.weights.items()
-            if _over_time(name)
+            if _is_temporal(name)
         }
         self._slots = Slots(self._pools)
         self._first, self._orders = True, {first: layers_in_order(vae.weights, first) for first in (True, False)}
@@ -84,11 +84,13 @@ class PooledDecoder(Decoder):
         return [pool for pools in self.past.values() for pool in pools]
 
     def _computed(self, latent: Tensor) -> Iterator[Tensor]:
-        self._given = iter(self._table)
+        self._next_slots = iter(self._table)
         return super().decode(latent)
 
     def _compile(self) -> None:
-        layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
+        layers = {
+            self.weights[name].shape: name for name in self.weights if name in self._quarters or _is_temporal(name)
+        }
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding raises the error again
             _convolution_hopper(self._compiler[0])
             slots = torch.zeros(SLOT_COLUMNS, dtype=torch.int32, device=self._compiler[0])
@@ -100,7 +102,7 @@ class PooledDecoder(Decoder):
                 x = weight.new_zeros(4, weight.shape[1] // 3)
                 self._kernels.convolve(x, slots, matrix(weight), bias, (1, 1), weight.shape[-1])
                 for norm in (x[0], None):
-                    self._kernels.put(x.clone(), norm, EPSILON, x, slots, (1, 1))
+                    self._kernels.store(x.clone(), norm, EPSILON, x, slots, (1, 1))
 
     def _residual(self, name: str, x: Tensor) -> Tensor:
         shortcut = f"{name}.shortcut"
@@ -117,12 +119,13 @@ class PooledDecoder(Decoder):
         return self._convolve_in_time(name, x)
 
     def _convolve_in_time(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
-        """Write x to the layer's pool, after `norm` and SiLU if given. Return the convolution plus `added`."""
+        """Write x to the layer's pool, after `norm` and SiLU if given. Return the convolution over three frames plus
+        `added`."""
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-        pool, slots = self._pool(name, x), next(self._given)
+        pool, slots = self._pool(name, x), next(self._next_slots)
         gamma = None if norm is None else self.weights[f"{norm}.gamma"]
-        self._kernels.put(_rows(x), gamma, EPSILON, pool, slots, size)
-        return picture(self._convolved(pool, slots, matrix(weight), bias, size, weight.shape[-1], added), size)
+        self._kernels.store(_rows(x), gamma, EPSILON, pool, slots, size)
+        return unpad(self._convolved(pool, slots, matrix(weight), bias, size, weight.shape[-1], added), size)
 
     def _convolved(
         self,
@@ -134,7 +137,8 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """Return the convolution of three frames of a pool plus `added`, as rows [(H + 1) * (W + 1), out]."""
+        """Convolve the three frames in `slots` of the pool x with windows of `side` x `side` pixels. Return
+        the result plus `added`, as rows [(H + 1) * (W + 1), out]."""
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
             return ours.convolve(x, slots, weight, bias, size, added)
@@ -158,7 +162,7 @@ class PooledDecoder(Decoder):
         height, width = x.shape[2:]
         weight, bias = self._quarters[f"{name}.weight"], self.weights[f"{name}.bias"]
         rows = self._kernels.convolve(_rows(x), None, weight, bias, (height, width), 2)
-        return picture(rows, (2 * height, 2 * width))
+        return unpad(rows, (2 * height, 2 * width))
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
@@ -167,22 +171,22 @@ def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16
-    if half and convolution_of(vae.device) == KITCHEN:
+    if half and convolution_kernel(vae.device) == KITCHEN:
         return KitchenDecoder(vae.weights, stripe)
     return Decoder(vae.weights, stripe)
 
 
 def suits(vae: VAE) -> bool:
     """Return whether a PooledDecoder supports this VAE, and its Triton kernel works on the VAE's device."""
-    return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
+    return can_record(vae.device, vae.dtype, vae.width) and _works(vae.device)
 
 
-def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether a VAE decoder with this device, dtype and base width can be recorded as a CUDA graph. The first
-    call may test kernels."""
+def can_record(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
+    """Return whether a VAE decoder on this device, with this dtype and base width, can be recorded as a CUDA graph. The
+    first call may test kernels."""
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not triton_loads():
         return False
-    return convolution_of(device) in (OURS, TRITON)
+    return convolution_kernel(device) in (OURS, TRITON)
 
 
 @cache
@@ -206,15 +210,15 @@ def _convolution_hopper(device: torch.device) -> ModuleType | None:
     if device.type != "cuda" or not serves("convolution", OURS, card_of(device)):
         return None
     from ..model.kernels.hopper import convolution as convolution_hopper
-    from ..model.kernels.hopper.launch import is_right
+    from ..model.kernels.hopper.launch import is_accurate
 
     arguments = random_convolution(device, Size())
-    right = is_right("the VAE decodes", lambda: by_cuda(*arguments), exact_convolution(*arguments))
+    right = is_accurate("the VAE decodes", lambda: convolve_by_hopper(*arguments), exact_convolution(*arguments))
     return convolution_hopper if right else None
 
 
-def _over_time(name: str) -> bool:
-    return name.startswith("decoder.") and name.endswith(OVER_TIME)
+def _is_temporal(name: str) -> bool:
+    return name.startswith("decoder.") and name.endswith(TEMPORAL_LAYERS)
 
 
 def _pool_of(name: str, weight: Tensor) -> str:

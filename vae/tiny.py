@@ -22,8 +22,9 @@ STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
 """The stages: channels, number of the first memory block in the tensor names, and output frames per input frame."""
 LAST = 22
 """The number of the network's last layer in the tensor names."""
-BEFORE_FIRST = 3
-"""The number of output frames to drop for a video's first latent frame, which stands for a single frame."""
+EXTRA_FIRST_FRAMES = 3
+"""The number of output frames to drop for a video's first latent frame. The network outputs four frames, but the latent
+frame encodes one."""
 SCALED = "lighttae"
 """Decoders with this text in their file names expect denormalised latents."""
 
@@ -92,7 +93,7 @@ class TinyDecoder:
             x = x.reshape(grows * len(x), -1, *x.shape[2:]).contiguous(memory_format=torch.channels_last)
             x = self._conv(block + 5, x)
         frames = self._conv(LAST, F.relu_(x)).float().clamp_(0, 1)
-        dropped, self._first = BEFORE_FIRST * self._first, False
+        dropped, self._first = EXTRA_FIRST_FRAMES * self._first, False
         return frames[dropped:]
 
     def _memory_block(self, number: int, x: Tensor) -> Tensor:
@@ -122,14 +123,14 @@ class PreviewDecoder:
     def device(self) -> torch.device:
         return self._decoder.device
 
-    def decode(self, latent: Tensor, *, later: bool = False) -> Tensor:
-        """Decode the next latent frames [1, 16, f, h, w]. Return CPU frames, uint8 [n, H, W, 3]. With `later`, the
-        caller waits for the GPU and calls `check` before reading the frames."""
+    def decode(self, latent: Tensor, *, non_blocking: bool = False) -> Tensor:
+        """Decode the next latent frames [1, 16, f, h, w]. Return CPU frames, uint8 [n, H, W, 3]. With `non_blocking`,
+        return before the GPU has finished: wait for the GPU and call `check` before reading the frames."""
         frames = self._decoder.decode(latent)[0].mul(255).round_().to(torch.uint8).permute(1, 2, 3, 0).contiguous()
-        queued = later and self.device.type == "cuda"
+        queued = non_blocking and self.device.type == "cuda"
         pixels = torch.empty(frames.shape, dtype=torch.uint8, pin_memory=queued).copy_(frames, non_blocking=queued)
         self._finite.append(latent.isfinite().all().to("cpu", non_blocking=queued))
-        if not later:
+        if not non_blocking:
             self.check()
         return pixels
 

@@ -36,8 +36,8 @@ STD = (
 )
 
 FOLDING = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""A mask of the rows of a 3x3 kernel that add up to a row of a 2x2 kernel: [output row's parity, 2x2 row, 3x3 row]. It
-is the same for columns."""
+"""A mask [output row's parity, row of a 2x2 kernel, row of a 3x3 kernel]. It is 1 where the 3x3 row is added to the 2x2
+row. Columns have the same mask."""
 
 
 @dataclass
@@ -146,8 +146,9 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return four 2x2 kernels, one for each parity of an output pixel, that replace a 2x upsampling and a 3x3 kernel
-    [out, C, 3, 3]. In the result [4 * out, 4 * C], out and C are innermost."""
+    """Return the 2x2 kernels that replace a 2x nearest upsampling and a 3x3 convolution [out, C, 3, 3]: one for each
+    parity of an output pixel's row and column. The result is [2 * 2 * out, 2 * 2 * C]: (row parity, column parity, out)
+    by (kernel row, kernel column, C)."""
     share = FOLDING.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)
@@ -190,19 +191,21 @@ def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _stages(name: str, widths: Sequence[int], blocks: int, time: Sequence[bool], *, up: bool) -> dict[str, tuple]:
-    """Return the shapes of the encoder's stages, or the decoder's if `up`. `time` is whether each resampling changes
-    the frame rate."""
+def _stages(
+    name: str, widths: Sequence[int], blocks: int, changes_time: Sequence[bool], *, up: bool
+) -> dict[str, tuple]:
+    """Return the tensor shapes of the encoder's stages, or of the decoder's if `up`. Each stage has `blocks` residual
+    blocks. `changes_time` is, for each resampling, whether it changes the frame rate."""
     shapes: dict[str, tuple[int, ...]] = {}
     index, (channels, *outputs) = 0, widths
     for stage, out in enumerate(outputs):
         for _ in range(blocks):
             shapes |= _residual(f"{name}.{index}", channels, out)
             channels, index = out, index + 1
-        if stage < len(time):
+        if stage < len(changes_time):
             resampled, in_time = (channels // 2, 2 * channels) if up else (channels, channels)
             shapes |= _conv(f"{name}.{index}.resample.1", channels, resampled, kernel=(3, 3))
-            if time[stage]:
+            if changes_time[stage]:
                 shapes |= _conv(f"{name}.{index}.time_conv", channels, in_time, kernel=(3, 1, 1))
             channels, index = resampled, index + 1
     return shapes

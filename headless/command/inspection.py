@@ -14,7 +14,7 @@ from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_model_
 from ...loaders.release import base_release, named_role
 from ...model.choice.card import card_of
 from ...model.choice.table import WORKS, candidates
-from ...model.choice.trials import taken
+from ...model.choice.trials import stored_choice
 from ...model.kv.place import KeyValuePlace
 from ...model.memory import decoded_bytes
 from ...model.ops.linear_8bit import suited_arithmetic
@@ -96,7 +96,9 @@ def describe_kernels(device: torch.device) -> str:
     """Return a line with the kernel of each operation: the best one in the newest stored trial on this device, else the
     first supported one."""
     card = card_of(device)
-    names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
+    names = {
+        work: stored_choice(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)
+    }
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
     return f"What computes on {card.known_as}: {made} (`lingbot-world doctor` tries each)"
 

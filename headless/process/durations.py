@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import torch
 
-from ...model.choice.kept import in_user_cache, read_json, write_json
+from ...model.choice.user_cache import cache_path, read_json, write_json
 from ..checks import Plan
 from ..options import CAMERAS
 from ..rollout_plan import RolloutPlan
@@ -28,7 +28,7 @@ _IRRELEVANT = (
 def estimate_duration(plan: Plan) -> str:
     """Return an estimate of the run's duration, such as "about 3 min", or "" without an earlier run of this kind."""
     with suppress(KeyError, TypeError):
-        found = read_json(in_user_cache(VARIABLE, NAME))[_hash_kind(plan)]
+        found = read_json(cache_path(VARIABLE, NAME))[_hash_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before
         seconds = found["once"] + found["per_frame"] * plan.geometry.frames + again
         time = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -41,12 +41,12 @@ def store_durations(plan: Plan, stages: list[Stage]) -> None:
     """Store the durations of a run's stages for later estimates. Errors in writing are ignored."""
     grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (CHUNKS_STAGE, REPLAY_STAGE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
-    kinds = read_json(in_user_cache(VARIABLE, NAME))
+    kinds = read_json(cache_path(VARIABLE, NAME))
     last = kinds.pop(_hash_kind(plan), None)
     if plan.frames_before:
         took["per_frame_before"] = grow[1] / plan.frames_before
     kinds[_hash_kind(plan)] = (last if isinstance(last, dict) else {}) | took
-    write_json(in_user_cache(VARIABLE, NAME), dict(list(kinds.items())[-MAX_KINDS:]))
+    write_json(cache_path(VARIABLE, NAME), dict(list(kinds.items())[-MAX_KINDS:]))
 
 
 def _hash_kind(plan: Plan) -> str:

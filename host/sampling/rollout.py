@@ -13,7 +13,7 @@ from ...pipeline.geometry import STEP
 from ...pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ...pipeline.state import WorldState, prompts_of
 from ...pipeline.world import CausalModel, check_causal
-from ...vae.decoding import NOT_FINITE, REACH
+from ...vae.decoding import CONTEXT_FRAMES, NOT_FINITE
 from ...vae.encoding import SETTLED
 from ..checks.conditioning import events_by_chunk, reduce_for_rollout
 from ..checks.graph import check_start, time_tile_warnings
@@ -241,5 +241,5 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 def _decode_last(vae, latent: Tensor, frames: int) -> Tensor:
     """Decode the last frames of a video's latent to an IMAGE [frames, H, W, 3]."""
-    images = vae.decode(latent[:, :, -((frames + 3) // 4 + REACH) :])
+    images = vae.decode(latent[:, :, -((frames + 3) // 4 + CONTEXT_FRAMES) :])
     return images.reshape(-1, *images.shape[-3:])[-frames:]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ...model.host_memory import queued_on
 from ...pipeline.state import WorldState
 from ...vae import PreviewDecoder, VideoDecoder
-from ...vae.decoding import REACH
+from ...vae.decoding import CONTEXT_FRAMES
 from ..engine import Engine
 from ..store import WalkStore
 from .frames import Frames, LatentChunk, Part
@@ -20,9 +20,9 @@ def resume_decoder(
     continued video `state`. `exact` selects fp32."""
     preview, made = engine.new_preview, store.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
-    parts = [store.latent(max(0, made - REACH), made)] if made else []
-    if state is not None and made < REACH:
-        parts.insert(0, state.latent[:, :, made - REACH :])
+    parts = [store.latent(max(0, made - CONTEXT_FRAMES), made)] if made else []
+    if state is not None and made < CONTEXT_FRAMES:
+        parts.insert(0, state.latent[:, :, made - CONTEXT_FRAMES :])
     for part in parts:
         for latent in part.split(1, dim=2):
             decoder.decode(latent)
@@ -34,7 +34,7 @@ def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, 
     any. Raises OverflowError if a value exceeds fp16, unless `exact` selects fp32."""
     decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
     if state is not None:
-        decoder.decode(state.latent[:, :, -REACH:])
+        decoder.decode(state.latent[:, :, -CONTEXT_FRAMES:])
     for number in range(store.latent_frames):
         pixels = decoder.decode(store.latent(number, number + 1)).numpy()
         yield Frames(pixels, number // engine.chunk, first, 0, 1, None, 0.0)
@@ -49,5 +49,5 @@ def decode_parts(chunk: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> 
         chunk.wait()
         latent = chunk.copy
     parts = (part for part in latent.split((1, latent.shape[2] - 1), dim=2) if part.shape[2])
-    queue = ((decoder.decode(part, later=True), queued_on(decoder.device)) for part in parts)
+    queue = ((decoder.decode(part, non_blocking=True), queued_on(decoder.device)) for part in parts)
     return list(queue) if decoder.device.type == "cuda" else queue

@@ -14,22 +14,23 @@ from ...errors import InputError
 from ...options import Arithmetic, AttentionMode, T
 from ..choice.card import card_of
 from ..choice.table import CUDNN_FRONTEND, KITCHEN, OURS, SAGE, candidates, serves
-from ..choice.trials import KERNEL_TESTS, KernelTest, Size, attempt, chosen, trials
+from ..choice.trials import KERNEL_TESTS, KernelTest, Size, chosen, register_kernel, trials
 from ..config import ModelConfig
 from ..ops.implementation import on_its_gpu, or_else
 from ..ops.linear_8bit import arithmetic_note, choose_arithmetic
 from ..ops.pointwise import Rows
 from .exact import exact_attention, random_attention
-from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
-from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
-from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, transposes_exactly
-from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
+from .fp8 import Operand, Scaling, plain_attention, plain_attention_fp8_kv, plain_attention_fp8_qkv, sample
+from .fp8_cudnn import cudnn_attention, cudnn_attention_fp8_kv, cudnn_attention_fp8_qkv
+from .fp8_hopper import hopper_attention, hopper_attention_fp8_kv, hopper_attention_fp8_qkv, transposes_exactly
+from .streams import NOT_RECORDED, AttentionFunction, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
-WORST = 0.2
-"""The relative RMS error, against exact attention, below which an 8-bit kernel passes the accuracy test."""
-TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""The number of heads, and the other sizes, with which 8-bit attention kernels are timed."""
+MAX_ERROR = 0.2
+"""An 8-bit kernel passes the accuracy test if its relative RMS error against exact attention is below this limit."""
+TEST_HEADS, TEST_SIZE = 8, Size(rows=2048, keys=16384)
+"""The sizes of the tensors with which 8-bit attention kernels are timed. `find_kernel` sets the missing sizes from the
+model's head size."""
 
 STREAM_TOKENS = 256
 """The number of tokens in the test of whether a kernel runs on the current CUDA stream."""
@@ -40,15 +41,15 @@ class AttentionKernel(NamedTuple):
 
     package: its PyPI package, or OURS.
     attend: takes q, k and v in 16 bits.
-    attend_to: takes q in 16 bits, fp8 k and v; None if unsupported.
-    attend_of: takes fp8 q, k and v; None if unsupported.
+    attend_fp8_kv: takes q in 16 bits, k and v in fp8; None if unsupported.
+    attend_fp8_qkv: takes q, k and v in fp8; None if unsupported.
     recordable: whether a CUDA graph can record the kernel.
     """
 
     package: str
-    attend: Function
-    attend_to: Callable[..., Tensor] | None = None
-    attend_of: Callable[..., Rows] | None = None
+    attend: AttentionFunction
+    attend_fp8_kv: Callable[..., Tensor] | None = None
+    attend_fp8_qkv: Callable[..., Rows] | None = None
     recordable: bool = True
 
 
@@ -69,26 +70,26 @@ def attend_8bit(
     return _in_compiled_code(q, k, v, heads)
 
 
-def attend_operands(
+def attend_fp8(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. Requires `attends_to_operands`. For
-    `frame_mask` see `attend_to_frames`."""
+    """Attend to fp8 keys k and values v with fp8 queries q. Return the result [L, heads*head_dim] in `dtype`, an
+    EightBit for an 8-bit dtype. For `frame_mask` see `attend_to_frames`."""
     if q.values.device.type != "cuda":
-        return plain_attention_of(q, k, v, heads, dtype)
+        return plain_attention_fp8_qkv(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
-    attend = cast(Callable[..., Rows], kernel.attend_of)
+    attend = cast(Callable[..., Rows], kernel.attend_fp8_qkv)
     if frame_mask is not None:
         return attend(q, k, v, heads, dtype, frame_mask)
-    return _unless_broken(attend, plain_attention_of, kernel.package)(q, k, v, heads, dtype)
+    return _unless_broken(attend, plain_attention_fp8_qkv, kernel.package)(q, k, v, heads, dtype)
 
 
 def _attend(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int) -> Tensor:
-    plain: Callable[..., Tensor] = plain_attention_to if isinstance(k, Operand) else plain_attention
+    plain: Callable[..., Tensor] = plain_attention_fp8_kv if isinstance(k, Operand) else plain_attention
     if q.device.type != "cuda":
         return plain(q, k, v, heads)
     kernel = find_kernel(q.device, q.shape[-1] // heads)
-    attend = cast(Callable[..., Tensor], kernel.attend_to if isinstance(k, Operand) else kernel.attend)
+    attend = cast(Callable[..., Tensor], kernel.attend_fp8_kv if isinstance(k, Operand) else kernel.attend)
     return _unless_broken(attend, plain, kernel.package)(q, k, v, heads)
 
 
@@ -133,17 +134,17 @@ def _kitchen(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 KERNELS = {
     kernel.package: kernel
     for kernel in (
-        AttentionKernel(OURS, hopper_attention, hopper_attention_to, hopper_attention_of),
-        AttentionKernel(CUDNN_FRONTEND, cudnn_attention, cudnn_attention_to, cudnn_attention_of),
+        AttentionKernel(OURS, hopper_attention, hopper_attention_fp8_kv, hopper_attention_fp8_qkv),
+        AttentionKernel(CUDNN_FRONTEND, cudnn_attention, cudnn_attention_fp8_kv, cudnn_attention_fp8_qkv),
         AttentionKernel(SAGE, _sage),
         AttentionKernel(KITCHEN, _kitchen),
     )
 }
 for _kernel in KERNELS.values():
-    attempt("attention-8bit", _kernel.package)(_kernel.attend)
+    register_kernel("attention-8bit", _kernel.package)(_kernel.attend)
 
 
-KERNEL_TESTS["attention-8bit"] = KernelTest(random_attention, exact_attention, WORST)
+KERNEL_TESTS["attention-8bit"] = KernelTest(random_attention, exact_attention, MAX_ERROR)
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
@@ -156,22 +157,22 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
     return "8bit"
 
 
-def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
+def supports_fp8_cache(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
     """Return whether a causal model's KV cache may hold fp8 keys and values. Call `choose_attention` first."""
-    if mode != "8bit" or not attends_to_operands(device, config.head_dim):
+    if mode != "8bit" or not accepts_fp8_qkv(device, config.head_dim):
         return False
     return device.type != "cuda" or serves("cache-8bit", find_kernel(device, config.head_dim).package, card_of(device))
 
 
-def attends_to_operands(device: torch.device, head_dim: int) -> bool:
-    """Return whether 8-bit attention accepts q, k and v that are already in fp8. Raise InputError if no kernel works on
-    the GPU."""
-    return device.type != "cuda" or find_kernel(device, head_dim).attend_of is not None
+def accepts_fp8_qkv(device: torch.device, head_dim: int) -> bool:
+    """Return whether the device's 8-bit attention kernel accepts q, k and v in fp8. Raise InputError if no kernel works
+    on the GPU."""
+    return device.type != "cuda" or find_kernel(device, head_dim).attend_fp8_qkv is not None
 
 
-def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a KV cache should store fp8 values as [dim, tokens], as our kernel reads them. Requires
-    `takes_operands`."""
+def reads_transposed_values(device: torch.device, head_dim: int) -> bool:
+    """Return whether the device's 8-bit attention kernel reads fp8 values as [dim, tokens]. Raise InputError if no
+    kernel works on the GPU."""
     ours = device.type == "cuda" and find_kernel(device, head_dim).package == OURS
     return ours and transposes_exactly(device)
 
@@ -179,7 +180,7 @@ def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
     """Return the 8-bit attention kernel chosen for a GPU and a head size. Raise InputError if no kernel is accurate."""
-    card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
+    card, size = card_of(device), TEST_SIZE._replace(dim=TEST_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
         raise InputError(
             f"`attention` 8bit: no package has a kernel that gains anything on {card.known_as}; leave it out"
@@ -199,7 +200,7 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
     """Return the kernel, or a synchronized copy if the kernel always runs on CUDA's default stream."""
-    if kernel.attend_of is not None:  # our kernel and cuDNN's run on the current stream
+    if kernel.attend_fp8_qkv is not None:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)
     q, k, v = torch.randn(3, 1, STREAM_TOKENS, 2 * head_dim, device=device, generator=generator).bfloat16()

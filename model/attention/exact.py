@@ -15,13 +15,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..choice.card import card_of
 from ..choice.table import OURS, candidates, serves
-from ..choice.trials import KERNEL_TESTS, KernelTest, Size, attempt
+from ..choice.trials import KERNEL_TESTS, KernelTest, Size, register_kernel
 from ..kernels.hopper import attention as attention_hopper
 from ..kernels.hopper import launch as hopper
 from ..kernels.hopper import nvrtc
 from ..ops.implementation import slices
 from ..ops.pointwise import merge_
-from .splitting import MIN_KEYS_TO_SPLIT, TILE, key_parts, part_length, processors
+from .splitting import MIN_KEYS_TO_SPLIT_TAIL, TILE, key_parts, multiprocessors, part_length
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 """An attention function: (q, k, v, heads, options) -> result. q and the result are [B, L, heads*head_dim], k and v [B,
@@ -31,34 +31,39 @@ FRAMES_BYTES = 2**28
 """A causal model calls `attend_to_frames` only if the intermediate results (see `frames_bytes`) take at most this many
 bytes."""
 
-SCORES_BYTES = 2**20
-"""On a CPU with bf16 instructions, one step computes about this many bytes of scores, to fit into a core's cache."""
+CPU_SCORES_BYTES = 2**20
+"""The CPU path with bf16 instructions computes attention scores in blocks of about this many bytes, which fit into a
+core's cache."""
 
-OURS_HEAD = 128
+OUR_HEAD_DIM = 128
 """The head size that our own kernel supports."""
 
 _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. If keys and values are
-    equal from an index on, `options["padding_start"]` may hold this index, int32 [1], for speed."""
-    if attends_by_ours(q, heads):
-        made = [_by_ours(*row, heads, padding_start=options.get("padding_start")) for row in zip(q, k, v, strict=True)]
+    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. If all tokens of k and v
+    from an index on are the same padding token, `options["padding_start"]` (int32 [1]) may name this index, for
+    speed."""
+    if uses_our_kernel(q, heads):
+        made = [
+            _attend_by_ours(*row, heads, padding_start=options.get("padding_start"))
+            for row in zip(q, k, v, strict=True)
+        ]
         return made[0][None] if len(made) == 1 else torch.stack(made)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
     attend = _attend_on_cpu if q.device.type == "cpu" else _attend
     return attend(q, k, v).transpose(1, 2).flatten(2)
 
 
-def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel serves queries q [..., heads*head_dim]: bf16 with a head size of 128 on Hopper
-    GPUs."""
-    suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
-    return suits and not torch.compiler.is_compiling() and ours_works(q.device)
+def uses_our_kernel(q: Tensor, heads: int) -> bool:
+    """Return whether our own kernel serves queries q [..., heads*head_dim]: bf16, a head size of 128, and a Hopper
+    GPU."""
+    suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OUR_HEAD_DIM * heads
+    return suits and not torch.compiler.is_compiling() and our_kernel_works(q.device)
 
 
-def _by_ours(
+def _attend_by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, frame_mask: Tensor | None = None, padding_start: Tensor | None = None
 ) -> Tensor:
     """Return attention [L, heads*128]. For `frame_mask` see `attend_to_frames`, for `padding_start` see `sdpa`."""
@@ -85,15 +90,15 @@ def _compile() -> None:
 
 
 @lru_cache
-def ours_works(device: torch.device) -> bool:
+def our_kernel_works(device: torch.device) -> bool:
     """Return whether our exact attention kernel compiles and gives correct results on this GPU. False if the kernel is
     not selected. A failure is logged."""
     if not _serves_ours(device):
         return False
     generator = torch.Generator(device).manual_seed(0)
-    q, k, v = torch.randn(3, 200, OURS_HEAD, device=device, generator=generator).bfloat16()
-    want = torch.softmax(q.float() @ k.float().T * OURS_HEAD**-0.5, -1) @ v.float()
-    return hopper.is_right("attention is computed", lambda: _by_ours(q, k, v, 1), want)
+    q, k, v = torch.randn(3, 200, OUR_HEAD_DIM, device=device, generator=generator).bfloat16()
+    want = torch.softmax(q.float() @ k.float().T * OUR_HEAD_DIM**-0.5, -1) @ v.float()
+    return hopper.is_accurate("attention is computed", lambda: _attend_by_ours(q, k, v, 1), want)
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
@@ -114,7 +119,7 @@ def multiplies_bf16() -> bool:
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
-    out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
+    out, rows, scale = torch.empty_like(q), max(1, CPU_SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
     for head in product(range(q.shape[0]), range(q.shape[1])):
         keys, values = k[head].T, v[head]
         for part in slices(q.shape[2], rows):
@@ -145,9 +150,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return cuDNN's attention [B, heads, L, head_dim]. Raise RuntimeError if cuDNN does not support the inputs."""
     keys = k.shape[2]
-    parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
+    parts = key_parts(q.shape[2], keys, q.shape[1], multiprocessors(q.device))
     each = part_length(keys, parts)
-    if len(q) > 1 or parts == 1 and (each == keys or keys < MIN_KEYS_TO_SPLIT):
+    if len(q) > 1 or parts == 1 and (each == keys or keys < MIN_KEYS_TO_SPLIT_TAIL):
         return F.scaled_dot_product_attention(q, k, v)
     divided = (x[0, :, : parts * each].unflatten(1, (parts, each)).transpose(0, 1) for x in (k, v))
     out, log_sums = _cudnn_attention(q.expand(parts, -1, -1, -1), *divided)
@@ -158,10 +163,11 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, frame_mask: Tensor) -> Tensor:
-    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], S / frames tokens per latent frame.
-    `frame_mask`, fp32 [frames], is 0 for frames to attend to, then -inf for the others."""
-    if attends_by_ours(q, heads):
-        return _by_ours(q, k, v, heads, frame_mask)
+    """Return attention [L, heads*head_dim] of q over the keys k and values v [S, heads*head_dim] of several latent
+    frames of equal length. `frame_mask`, fp32 [frames], is 0 for visible frames and -inf for hidden frames. Visible
+    frames must precede hidden ones."""
+    if uses_our_kernel(q, heads):
+        return _attend_by_ours(q, k, v, heads, frame_mask)
     q, k, v = (
         x.unflatten(0, (count, -1)).unflatten(-1, (heads, -1)).transpose(1, 2)
         for x, count in ((q, 1), (k, len(frame_mask)), (v, len(frame_mask)))
@@ -231,7 +237,7 @@ def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
 
 
-def _attempt_by(backend: SDPBackend) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
+def _attend_by(backend: SDPBackend) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
     def attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
         with sdpa_kernel(backend):
@@ -240,11 +246,11 @@ def _attempt_by(backend: SDPBackend) -> Callable[[Tensor, Tensor, Tensor, int], 
     return attend
 
 
-@attempt("attention", OURS)
-def _attempt_ours(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    return _by_ours(q[0], k[0], v[0], heads)[None]
+@register_kernel("attention", OURS)
+def _our_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    return _attend_by_ours(q[0], k[0], v[0], heads)[None]
 
 
 KERNEL_TESTS["attention"] = KernelTest(random_attention, exact_attention, 0.01)
 for _name, _backend in {**BACKENDS, "torch": SDPBackend.MATH}.items():
-    attempt("attention", _name)(_attempt_by(_backend))
+    register_kernel("attention", _name)(_attend_by(_backend))

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from ..ops.pointwise import R, Rows, empty_rows, merge_fp8_
-from .fp8 import FP8, Operand, operands, queries_in_8_bits
-from .splitting import TILE, key_parts, part_length, processors
+from .fp8 import FP8, Operand, queries_to_operand, to_operands
+from .splitting import TILE, key_parts, multiprocessors, part_length
 
 MIN_KEYS_PER_ZERO = 256
-"""The minimum number of keys for each zero key of padding. With fewer keys, none is padded."""
-NUMERATORS = 256.0
+"""Zero keys are appended as padding only if there are at least this many keys for each zero key."""
+NUMERATOR_FACTOR = 256.0
 """The kernel multiplies the softmax's numerators by this factor before it rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys that fill the last tile of keys, or 0 if their share of the keys would be too
-    large. Attention does not mask zero keys."""
+    """Return the number of zero keys to append so that the last tile of keys is full, or 0 if they would distort the
+    softmax. Attention does not mask them."""
     added = -keys % TILE
     return added if added * MIN_KEYS_PER_ZERO <= keys else 0
 
@@ -29,60 +29,61 @@ def padding(keys: int) -> int:
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Return 8-bit attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim], in q's dtype. A
     contiguous q is overwritten. Raise cuDNN's errors for unsupported sizes."""
-    rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
+    batch, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
-        in_8_bits = operands(q, k, v, zeros)
-        return _by_cudnn(q.flatten(0, 1), *in_8_bits, heads, rows).view(q.shape)
+        in_8_bits = to_operands(q, k, v, zeros)
+        return _by_cudnn(q.flatten(0, 1), *in_8_bits, heads, batch).view(q.shape)
 
 
-def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over fp8 k and v. q is overwritten with the result. Raise cuDNN's
-    errors for unsupported sizes."""
+def cudnn_attention_fp8_kv(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
+    """Return attention of q [1, L, heads*head_dim] over fp8 k and v. The result overwrites q. Raise cuDNN's errors for
+    unsupported sizes."""
     with torch.cuda.device_of(q):
-        return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
+        return _by_cudnn(q[0], queries_to_operand(q[0]), k, v, heads)[None]
 
 
-def cudnn_attention_of(
+def cudnn_attention_fp8_qkv(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of fp8 q, k and v in `dtype`. For `frame_mask` see `attend_to_frames`. Raise
-    cuDNN's errors for unsupported sizes."""
+    """Attend to fp8 k and v with fp8 q. Return the result [L, heads*head_dim] in `dtype`. For `frame_mask` see
+    `attend_to_frames`. Raise cuDNN's errors for unsupported sizes."""
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
         if frame_mask is None:
             return _by_cudnn(out, q, k, v, heads)
         queries, keys, head_dim = len(q.values), len(k.values) // len(frame_mask), q.values.shape[1] // heads
-        graph = _graph(q.values.device, Shape(len(frame_mask), queries, keys, heads, head_dim, in_parts=True))
+        graph = _graph(q.values.device, GraphShape(len(frame_mask), queries, keys, heads, head_dim, in_parts=True))
         parts, log_sums = graph(q, k, v)
         return merge_fp8_(out, parts, v.scaling.mean, v.scaling.scale, log_sums + frame_mask[:, None, None])
 
 
-def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
-    """Write cuDNN's attention to `out` and return it. `rows` is the number of batch elements."""
+def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, batch: int = 1) -> R:
+    """Write cuDNN's attention to `out` and return it. `batch` is the number of batch elements."""
     device, head_dim = q.values.device, q.values.shape[1] // heads
-    queries, keys = (len(each.values) // rows for each in (q, k))
-    parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1
+    queries, keys = (len(each.values) // batch for each in (q, k))
+    parts = key_parts(queries, keys, heads, multiprocessors(device)) if batch == 1 else 1
     if parts == 1:
-        values = _graph(device, Shape(rows, queries, keys, heads, head_dim))(q, k, v)[0]
+        values = _graph(device, GraphShape(batch, queries, keys, heads, head_dim))(q, k, v)[0]
         return merge_fp8_(out, values.flatten(0, 1)[None], v.scaling.mean, v.scaling.scale)
     # two halves that end within a tile are faster than a second call for one tile
     each = keys // 2 if parts == 2 and keys // TILE % 2 and keys % TILE == 0 else part_length(keys, parts)
     first = [x._replace(values=x.values[: parts * each]) for x in (k, v)]
-    made, log_sums = _graph(device, Shape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
+    made, log_sums = _graph(device, GraphShape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
     rest: tuple[Tensor, Tensor] | tuple[()] = ()
     if parts * each < keys:
         last = [x._replace(values=x.values[parts * each :]) for x in (k, v)]
-        rest = _graph(device, Shape(1, queries, keys - parts * each, heads, head_dim, in_parts=True))(q, *last)
+        rest = _graph(device, GraphShape(1, queries, keys - parts * each, heads, head_dim, in_parts=True))(q, *last)
     return merge_fp8_(out, made, v.scaling.mean, v.scaling.scale, log_sums, rest)
 
 
-class Shape(NamedTuple):
-    """The sizes of a cuDNN attention graph, for `rows` batch elements or parts of one batch element's keys.
+class GraphShape(NamedTuple):
+    """The sizes of a cuDNN attention graph.
 
-    in_parts: whether rows are parts; each row then has the same queries and also returns log-sum-exps.
+    batch: batch elements, or the parts of one element's keys if `in_parts`.
+    in_parts: whether all parts share the queries; the graph then also returns log-sum-exps.
     """
 
-    rows: int
+    batch: int
     queries: int
     keys: int
     heads: int
@@ -91,7 +92,7 @@ class Shape(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _graph(device: torch.device, shape: Shape) -> "_Graph":
+def _graph(device: torch.device, shape: GraphShape) -> "_Graph":
     return _Graph(device, shape)
 
 
@@ -113,10 +114,10 @@ def _cudnn() -> ModuleType:
 
 
 class _Graph:
-    def __init__(self, device: torch.device, shape: Shape) -> None:
+    def __init__(self, device: torch.device, shape: GraphShape) -> None:
         kind = _cudnn().data_type
         self._device, self._shape = device, shape
-        rows, queries, keys, heads, head_dim, in_parts = shape
+        batch, queries, keys, heads, head_dim, in_parts = shape
         graph = _cudnn().pygraph(
             io_data_type=kind.FP8_E4M3,
             intermediate_data_type=kind.FLOAT,
@@ -127,7 +128,7 @@ class _Graph:
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
             dim = heads * head_dim
             stride = 0 if shared else tokens * dim
-            return {"dim": (rows, heads, tokens, head_dim), "stride": (stride, head_dim, dim, 1)}
+            return {"dim": (batch, heads, tokens, head_dim), "stride": (stride, head_dim, dim, 1)}
 
         one: dict[str, Any] = {"dim": (1, 1, 1, 1), "stride": (1, 1, 1, 1), "data_type": kind.FLOAT}
         given = layout(queries, shared=in_parts), layout(keys), layout(keys)
@@ -142,7 +143,7 @@ class _Graph:
         out = layout(queries)
         self._out.set_output(True).set_dim(out["dim"]).set_stride(out["stride"]).set_data_type(kind.FP8_E4M3)
         if in_parts:
-            sums = (rows, heads, queries, 1), (heads * queries, queries, 1, 1)
+            sums = (batch, heads, queries, 1), (heads * queries, queries, 1, 1)
             self._log_sums.set_output(True).set_dim(sums[0]).set_stride(sums[1]).set_data_type(kind.FLOAT)
         for each in largest:  # the kernel always writes them
             each.set_output(True).set_dim(one["dim"]).set_stride(one["stride"]).set_data_type(kind.FLOAT)
@@ -152,17 +153,17 @@ class _Graph:
         graph.check_support()
         graph.build_plans()
         self._graph, self._workspace = graph, max(1, graph.get_workspace_size())
-        numerators = torch.full((1,), NUMERATORS, device=device)
+        numerators = torch.full((1,), NUMERATOR_FACTOR, device=device)
         self._constants = 1 / numerators, numerators
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
         """Return attention without v's scale and mean, float8_e4m3fn [rows, queries, heads, head_dim]. Also return
         log-sum-exps, fp32 [rows, heads, queries], empty unless `in_parts`."""
-        handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
+        handle, (batch, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
-        out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)
-        log_sums = torch.empty(rows, heads, queries if in_parts else 0, device=self._device)
+        out = torch.empty(batch, queries, heads, head_dim, dtype=FP8, device=self._device)
+        log_sums = torch.empty(batch, heads, queries if in_parts else 0, device=self._device)
         scales = *(each.scaling.scale for each in (q, k, v)), *self._constants, v.scaling.factor
         given = dict(zip(self._values, (q.values, k.values, v.values), strict=True))
         given |= dict(zip(self._scales.values(), scales, strict=True))

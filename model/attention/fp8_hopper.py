@@ -11,7 +11,7 @@ from ..ops.matrix_8bit import LARGEST, EightBit
 from ..ops.plain import scatter_transposed_ as plain_scatter_transposed_
 from ..ops.pointwise import Rows, encode_8bit
 from ..ops.scatter import scatter_transposed_
-from .fp8 import FP8, Operand, operands, queries_in_8_bits, transposed_columns
+from .fp8 import FP8, Operand, queries_to_operand, to_operands, transposed_columns
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -20,7 +20,7 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     if q.shape[-1] != 128 * heads:
         raise ValueError(f"heads of {q.shape[-1] // heads}, expected 128")
     with torch.cuda.device_of(q):
-        queries, keys, values = operands(q, k, v)
+        queries, keys, values = to_operands(q, k, v)
         if len(q) == 1:
             return _attend(queries, keys, values, heads, into=q[0]).to(q.dtype)[None]
         made = [
@@ -30,19 +30,20 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         return torch.stack(made).to(q.dtype)
 
 
-def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*128] over fp8 k and v, with q's dtype. A contiguous bf16 q is overwritten."""
+def hopper_attention_fp8_kv(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
+    """Return attention of q [1, L, heads*128] over fp8 k and v, in q's dtype. A contiguous bf16 q is overwritten."""
     with torch.cuda.device_of(q):
-        return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
+        return _attend(queries_to_operand(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
 
 
-def hopper_attention_of(
+def hopper_attention_fp8_qkv(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*128] of fp8 q, k and v in `dtype`. For `frame_mask` see `attend_to_frames`."""
+    """Attend to fp8 k and v with fp8 q. Return the result [L, heads*128] in `dtype`. For `frame_mask` see
+    `attend_to_frames`."""
     with torch.cuda.device_of(q.values):
-        if dtype == FP8 and v.scaling.reach is not None:
-            return _attend_to_8_bits(q, k, v, heads, frame_mask)
+        if dtype == FP8 and v.scaling.bound is not None:
+            return _attend_with_fp8_result(q, k, v, heads, frame_mask)
         made = _attend(q, k, v, heads, frame_mask)
     return encode_8bit(made, dtype=dtype) if dtype in LARGEST else made.to(dtype)
 
@@ -66,8 +67,9 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
     return x._replace(values=x.values.unflatten(0, (rows, -1))[row])
 
 
-def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, frame_mask: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in float8_e4m3fn, with one scale from v's `reach` for all tokens."""
+def _attend_with_fp8_result(q: Operand, k: Operand, v: Operand, heads: int, frame_mask: Tensor | None) -> EightBit:
+    """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have the same scale, computed from the `bound`
+    of v's Scaling."""
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
     return kernels.attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), frame_mask)
 
@@ -86,4 +88,4 @@ def _transposed(v: Operand) -> Tensor:
 
 
 def _scales(q: Operand, k: Operand, v: Operand) -> Sequence[Tensor | None]:
-    return q.scaling.scale, k.scaling.scale, v.scaling.scale, v.scaling.mean, v.scaling.reach
+    return q.scaling.scale, k.scaling.scale, v.scaling.scale, v.scaling.mean, v.scaling.bound

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """A kernel's function: (q, k, v, heads) -> result. q and the result are [B, L, heads*head_dim], k and v [B, S,
 heads*head_dim]. q may be overwritten."""
 
@@ -17,7 +17,7 @@ DELAY = 20_000_000
 """The clock cycles (about 10 ms) by which a test delays a stream."""
 
 
-def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
+def follows_stream(attend: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
     """Return whether `attend` runs on the current CUDA stream, not always on the default stream."""
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
@@ -33,9 +33,9 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 
 
 @lru_cache
-def on_default_stream(attend: Function) -> Function:
-    """Return a function that synchronizes the current stream with the default stream, on which `attend` runs. A CUDA
-    graph must not record it."""
+def on_default_stream(attend: AttentionFunction) -> AttentionFunction:
+    """Return a function that runs `attend` on the default stream, and synchronizes it with the current stream. A CUDA
+    graph must not record the function."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         current, default = torch.cuda.current_stream(q.device), torch.cuda.default_stream(q.device)

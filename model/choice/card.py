@@ -22,8 +22,8 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory for a Triton program, by the lowest NVIDIA compute capability that has them, in descending
-order. Older GPUs have MIN_SHARED_MEMORY."""
+"""The bytes of shared memory that a Triton program may use on NVIDIA GPUs. The first entry at or below a GPU's compute
+capability applies; without one, MIN_SHARED_MEMORY applies."""
 
 
 GEFORCE_CAPABILITIES = {(8, 6), (8, 9), (12, 0), (12, 1)}

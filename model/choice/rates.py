@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .card import card_of
 from .table import Work, candidates
-from .trials import ATTEMPTS, KERNEL_TESTS, PREQUANTIZED, Size, chosen, seconds_of
+from .trials import KERNEL_FUNCTIONS, KERNEL_TESTS, PREQUANTIZED, Size, chosen, seconds_of
 
 DECODING = Size(232, 0, 192, 192)
 PROCESSOR = Size(256, 0, 1536, 1536)
@@ -61,7 +61,7 @@ def rate(work: Work, device: torch.device, size: Size) -> Rate:
 
 def _call(work: Work, name: str, arguments: tuple[Any, ...]) -> Callable[[], Tensor]:
     alone = PREQUANTIZED.get((work, name))
-    return partial(ATTEMPTS[work, name], *arguments) if alone is None else alone(*arguments)
+    return partial(KERNEL_FUNCTIONS[work, name], *arguments) if alone is None else alone(*arguments)
 
 
 def rate_of_processor() -> Rate:

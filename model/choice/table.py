@@ -1,5 +1,5 @@
-"""The table of kernels for each operation, best first, from which LINGBOT_WORLD_KERNELS may select, such as
-"int8=torch"."""
+"""The table of kernels for each operation, best first. The environment variable LINGBOT_WORLD_KERNELS selects kernels
+from the table ("int8=torch")."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ TABLE: tuple[Candidate, ...] = (
     Candidate("norms", "torch", _any, _FLOATS),
 )
 
-BY_ORDER: dict[Work, Callable[[Card], bool]] = {
+UNTIMED: dict[Work, Callable[[Card], bool]] = {
     "int8": _majors(HOPPER),
     "attention-8bit": _majors(HOPPER),
     "cache-8bit": _any,
@@ -125,8 +125,8 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""For each operation, a function that returns whether a GPU gets the first accurate kernel in TABLE without timing, not
-the fastest one."""
+"""For each operation, a function of the GPU. If it returns True, the first accurate kernel in TABLE is used without
+timing. Otherwise the accurate kernels are timed, and the fastest is used."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
@@ -159,9 +159,9 @@ def settings() -> dict[str, str]:
     return chosen
 
 
-def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
-    """Return the number format for 8-bit matrix products: "fp8" on Hopper and Blackwell server GPUs, which lack fast
-    int8 kernels, else "int8"."""
+def preferred_8bit_format(card: Card) -> Literal["fp8", "int8"]:
+    """Return the number format for 8-bit matrix products: "fp8" on Hopper and Blackwell server GPUs, whose int8 kernels
+    are slow, else "int8"."""
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 

@@ -11,14 +11,15 @@ LARGE_TILE_MEMORY = 200_000
 
 
 class Tile(NamedTuple):
-    """The tile of a convolution's result that one Triton program computes.
+    """The part of a convolution's result that one Triton program computes. Channel counts are sums of two powers of
+    two, such as 96 = 64 + 32, because Triton needs powers of two.
 
     pixels: rows of the result.
-    out, out_rest: powers of two; the tile has out + out_rest output channels.
-    channels, channels_rest: likewise for the input channels of one step.
+    out, out_rest: the two summands of the output channels; out_rest may be 0.
+    channels, channels_rest: likewise, the input channels of one step.
     stages: the number of pipelined loads.
-    by_tma: whether TMA descriptors, not pointers, load operands.
-    fp16_sums: whether products of one frame and window position accumulate in fp16.
+    by_tma: whether TMA descriptors, not pointers, load the inputs.
+    fp16_sums: whether products accumulate in fp16 before they are added in fp32.
     """
 
     pixels: int

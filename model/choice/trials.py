@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from . import kept
+from . import user_cache
 from .card import Card, card_of
-from .table import BY_ORDER, Candidate, Work, candidates, missing
+from .table import UNTIMED, Candidate, Work, candidates, missing
 
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
@@ -44,12 +44,12 @@ class KernelTest(NamedTuple):
 
     make: returns random arguments.
     exact: returns the exact result for these arguments.
-    worst: the relative RMS error below which a kernel passes.
+    max_error: the relative RMS error must be below this limit.
     """
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
     exact: Callable[..., Tensor]
-    worst: float
+    max_error: float
 
 
 class Trial(NamedTuple):
@@ -67,18 +67,18 @@ class Trial(NamedTuple):
 
 
 KERNEL_TESTS: dict[Work, KernelTest] = {}
-ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
+KERNEL_FUNCTIONS: dict[tuple[Work, str], Callable[..., Any]] = {}
 PREQUANTIZED: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""For kernels with 8-bit inputs, by operation and name: a function that converts a test's arguments to 8 bits, and
-returns a function to time, which runs only the kernel."""
+"""For kernels with 8-bit inputs, by operation and name: a function that converts a test's arguments to 8 bits. It
+returns a function that runs only the kernel, for timing."""
 
 
-def attempt(work: Work, name: str) -> Callable[[F], F]:
+def register_kernel(work: Work, name: str) -> Callable[[F], F]:
     """Return a decorator that registers a function as the kernel `name` of an operation. The function takes the
-    arguments of `KernelTest.make`."""
+    arguments that `KernelTest.make` returns."""
 
     def register(function: F) -> F:
-        ATTEMPTS[work, name] = function
+        KERNEL_FUNCTIONS[work, name] = function
         return function
 
     return register
@@ -100,12 +100,12 @@ def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
     kernel without its package is not tested."""
     card = card_of(device)
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
-    known = {trial.name: trial for trial in _read(kept.read(card, name))}
+    known = {trial.name: trial for trial in _read(user_cache.read(card, name))}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
     present = [each for each in found if each.name not in absent]
     if any(each.name not in known for each in present):
-        known = {trial.name: trial for trial in try_all(present, device, size, timed=not by_order(work, card))}
-        kept.keep(card, name, list(known.values()))
+        known = {trial.name: trial for trial in try_all(present, device, size, timed=not skips_timing(work, card))}
+        user_cache.store(card, name, list(known.values()))
     return (*(known[each.name] for each in present), *(Trial(name, reason=why) for name, why in absent.items()))
 
 
@@ -114,9 +114,10 @@ def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
     return any(each.name == name and each.reason is None for each in trials(work, device, size))
 
 
-def taken(work: Work, card: Card) -> str | None:
-    """Return the kernel that an operation's newest stored test on a GPU selects, or None. No kernel is run."""
-    for name, found in reversed(list(kept.all_of(card).items())):
+def stored_choice(work: Work, card: Card) -> str | None:
+    """Return the kernel that the newest stored test of an operation on a GPU selects, or None without a stored test. No
+    kernel is run."""
+    for name, found in reversed(list(user_cache.read_all(card).items())):
         if name.startswith(f"{work} "):
             return _best(_read(found))
     return None
@@ -144,7 +145,7 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
     if not timed or len(right) < 2:
         return tried
     arguments = KERNEL_TESTS[found[0].work].make(device, size)
-    runs = (partial(ATTEMPTS[each.work, each.name], *arguments) for each in found)
+    runs = (partial(KERNEL_FUNCTIONS[each.work, each.name], *arguments) for each in found)
     return [
         trial if trial.reason else trial._replace(seconds=seconds_of(run, device))
         for run, trial in zip(runs, tried, strict=True)
@@ -152,7 +153,7 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    test, run = KERNEL_TESTS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
+    test, run = KERNEL_TESTS[candidate.work], KERNEL_FUNCTIONS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:
         arguments = test.make(device, small)
@@ -162,8 +163,8 @@ def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
         raise
     except Exception as failure:
         return Trial(candidate.name, reason=" ".join(str(failure).split())[:300] or type(failure).__name__)
-    right = error < test.worst
-    refused = None if right else f"its relative error here is {error:.2g}, more than {test.worst:.2g}"
+    right = error < test.max_error
+    refused = None if right else f"its relative error here is {error:.2g}, more than {test.max_error:.2g}"
     return Trial(candidate.name, error, reason=refused)
 
 
@@ -200,9 +201,9 @@ def wait(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def by_order(work: Work, card: Card) -> bool:
-    """Return whether a GPU uses the first accurate kernel in `table.TABLE`, so that no kernel is timed."""
-    return BY_ORDER.get(work, lambda _card: False)(card)
+def skips_timing(work: Work, card: Card) -> bool:
+    """Return whether a GPU uses the first accurate kernel in `table.TABLE` without timing."""
+    return UNTIMED.get(work, lambda _card: False)(card)
 
 
 def _read(stored: Any) -> list[Trial]:

@@ -8,17 +8,16 @@ from torch import Tensor
 from . import matrix_8bit
 from .launch import Kernel
 from .matrix_8bit import _scale_8bit, _store_8bit
-from .parts import _channels, _given, _largest, _sum
-from .sizes import programs, token_by_token
+from .parts import _channels, _largest, _load_or_fill, _sum
+from .sizes import program_count, token_loop_sizes
 
 MAX_FULL_CHANNELS = 2048
 """The maximum number of channels for which `layer_norm_8bit_` processes a token in full, not in parts."""
 
 
 @triton.jit
-def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return x, y, scale and shift at the channels `at`. Where a pointer is None, x stands in, and the caller ignores
-    it."""
+def _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
+    """Return x, y, scale and shift at the channels `at`. A tensor whose pointer is None is replaced by x."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -30,9 +29,9 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 
 @triton.jit
-def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, from the result `loaded` of `_loaded`. If this changes x,
-    store it at `x_at`."""
+def _gated_affine(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store it at `x_at`. `loaded` is the result of
+    `_load_channels`. Terms whose pointer is None are skipped."""
     x, y, scale, shift = loaded
     if y_ptr is not None:
         y = y.to(tl.float32)
@@ -64,22 +63,22 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The kernel of `add_norm_`. A program computes every n-th token, in two parts."""
+    """The kernel of `add_norm_`. Of n programs, program i computes the tokens i, i + n, i + 2n and so on."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
-    gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
-    weight_a, weight_b = _given(weight_ptr, left, whole, 1.0), _given(weight_ptr, right, inside, 1.0)
-    bias_a, bias_b = _given(bias_ptr, left, whole, 0.0), _given(bias_ptr, right, inside, 0.0)
+    gate_a, gate_b = _load_or_fill(gate_ptr, left, whole, 1.0), _load_or_fill(gate_ptr, right, inside, 1.0)
+    weight_a, weight_b = _load_or_fill(weight_ptr, left, whole, 1.0), _load_or_fill(weight_ptr, right, inside, 1.0)
+    bias_a, bias_b = _load_or_fill(bias_ptr, left, whole, 0.0), _load_or_fill(bias_ptr, right, inside, 0.0)
     first, step = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    next_a = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, first * dim + left, whole)
-    next_b = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, first * dim + right, inside)
+    next_a = _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, first * dim + left, whole)
+    next_b = _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, first * dim + right, inside)
     row = first
     while row < rows:
         given_a, given_b, after = next_a, next_b, row + step
-        next_a = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, after * dim + left, whole & (after < rows))
-        next_b = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, after * dim + right, inside & (after < rows))
-        a = _summed(x_ptr + row * dim + left, y_ptr, gate_ptr, scale_ptr, given_a, gate_a, whole)
-        b = _summed(x_ptr + row * dim + right, y_ptr, gate_ptr, scale_ptr, given_b, gate_b, inside)
+        next_a = _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, after * dim + left, whole & (after < rows))
+        next_b = _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, after * dim + right, inside & (after < rows))
+        a = _gated_affine(x_ptr + row * dim + left, y_ptr, gate_ptr, scale_ptr, given_a, gate_a, whole)
+        b = _gated_affine(x_ptr + row * dim + right, y_ptr, gate_ptr, scale_ptr, given_b, gate_b, inside)
         mean = _sum(a, b) / dim
         a, b = a - mean, tl.where(inside, b - mean, 0.0)
         deviation = tl.rsqrt(_sum(a * a, b * b) / dim + eps)
@@ -115,8 +114,8 @@ def add_norm_(
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):
-        sizes = token_by_token(x.shape[1])
-        _add_norm[(programs(x, sizes, 4),)](
+        sizes = token_loop_sizes(x.shape[1])
+        _add_norm[(program_count(x, sizes, 4),)](
             x, out, scales, y, gate, *affine, weight.contiguous(), bias.contiguous(), *x.shape, eps, **sizes
         )
     return x

@@ -1,5 +1,4 @@
-"""Triton kernels for the VAE decoder's convolutions, over single feature maps or pools (tensors of several feature
-maps)."""
+"""Triton kernels for the convolutions of the VAE's decoder, on one feature map or on a pool of several feature maps."""
 # A feature map is [rows, channels]: a row per pixel, a row of zeros after each line, a line of zeros at the end.
 # A pool is a tensor of several feature maps of one size, each in a numbered slot.
 
@@ -43,8 +42,8 @@ def _convolve(
     KA: tl.constexpr,
     KB: tl.constexpr,
     STAGES: tl.constexpr,
-    DESCRIBED: tl.constexpr,
-    HALF: tl.constexpr,
+    BY_TMA: tl.constexpr,
+    FP16_SUMS: tl.constexpr,
 ):
     """The kernel of `convolve`. A program computes PIXELS rows and NA + NB output channels of the result."""
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
@@ -65,8 +64,8 @@ def _convolve(
         first, second, third = _start(slots_ptr, image), _start(slots_ptr + 1, image), _start(slots_ptr + 2, image)
     # Sums of both parts of the output channels, over both parts of the input channels: four, so that each product of a
     # step depends on the product of the previous step only, not on the previous product of its own step.
-    # If HALF, `apart` and `both` are sums in fp16 that wait to be added to `total` and `below`.
-    total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float16 if HALF else tl.float32)
+    # If FP16_SUMS, `apart` and `both` are sums in fp16 that wait to be added to `total` and `below`.
+    total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float16 if FP16_SUMS else tl.float32)
     below, both = tl.zeros((PIXELS, NB or NA), total.dtype), tl.zeros((PIXELS, NB or NA), apart.dtype)
     for step in tl.range(0, FRAMES * SIDE * SIDE * parts, num_stages=STAGES):
         # Frame by frame: the data that all programs read at a time stay in the GPU's cache.
@@ -74,20 +73,18 @@ def _convolve(
         frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
         row = frame + m + (near // SIDE + up) * width + near % SIDE + left
         k = (near * FRAMES + number) * CHANNELS + channel
-        left_operand, last = _block(x, row, channel, rows, stride, PIXELS, KA, DESCRIBED), step % parts == parts - 1
-        rows_of_w = _block(w, weight_row, k, of_weight, columns, NA, KA, DESCRIBED)
-        total, apart = _add_product(total, apart, left_operand, rows_of_w, last, HALF)
+        x_rows, last = _load(x, row, channel, rows, stride, PIXELS, KA, BY_TMA), step % parts == parts - 1
+        rows_of_w = _load(w, weight_row, k, of_weight, columns, NA, KA, BY_TMA)
+        total, apart = _add_product(total, apart, x_rows, rows_of_w, last, FP16_SUMS)
         if NB:
-            rows_of_w = _block(w_below, weight_row + NA, k, of_weight, columns, NB, KA, DESCRIBED)
-            below, both = _add_product(below, both, left_operand, rows_of_w, last, HALF)
+            rows_of_w = _load(w_below, weight_row + NA, k, of_weight, columns, NB, KA, BY_TMA)
+            below, both = _add_product(below, both, x_rows, rows_of_w, last, FP16_SUMS)
         if KB:
-            left_operand = _block(x_rest, row, channel + KA, rows, stride, PIXELS, KB, DESCRIBED)
-            apart = tl.dot(
-                left_operand, _block(w_rest, weight_row, k + KA, of_weight, columns, NA, KB, DESCRIBED).T, apart
-            )
+            x_rows = _load(x_rest, row, channel + KA, rows, stride, PIXELS, KB, BY_TMA)
+            apart = tl.dot(x_rows, _load(w_rest, weight_row, k + KA, of_weight, columns, NA, KB, BY_TMA).T, apart)
             if NB:
                 both = tl.dot(
-                    left_operand, _block(w_both, weight_row + NA, k + KA, of_weight, columns, NB, KB, DESCRIBED).T, both
+                    x_rows, _load(w_both, weight_row + NA, k + KA, of_weight, columns, NB, KB, BY_TMA).T, both
                 )
     if KB:
         total, below = total + apart, below + both
@@ -113,7 +110,7 @@ def _start(slot_ptr, rows):
 
 
 @triton.jit
-def _block(
+def _load(
     source,
     row,
     column,
@@ -121,10 +118,11 @@ def _block(
     stride,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    DESCRIBED: tl.constexpr,
+    BY_TMA: tl.constexpr,
 ):
-    """Return the block [ROWS, COLUMNS] of a matrix at `row` and `column`. Rows outside the matrix are zeros."""
-    if DESCRIBED:
+    """Return the block [ROWS, COLUMNS] of a matrix that begins at (`row`, `column`), with zeros for rows outside the
+    matrix. `source` is a TMA descriptor if BY_TMA, else a pointer to a matrix with `rows` rows, `stride` apart."""
+    if BY_TMA:
         block = source.load([row, column])
     else:
         down, right = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
@@ -134,10 +132,11 @@ def _block(
 
 
 @triton.jit
-def _add_product(total, part, x, w, last, HALF: tl.constexpr):
-    """Add x times the transposed w to `total`. If HALF, add it to `part` in fp16, which moves to `total` if `last`.
-    Return both."""
-    if HALF:
+def _add_product(total, part, x, w, last, FP16_SUMS: tl.constexpr):
+    """Return the sums `total` (fp32) and `part` after the product of x and the transposed w. If FP16_SUMS, the product
+    is added to `part` (fp16); if `last`, `part` is then added to `total` and reset. Otherwise the product is added to
+    `total`."""
+    if FP16_SUMS:
         part = tl.dot(x, w.T, part, out_dtype=tl.float16)
         if last:
             total += part
@@ -158,7 +157,7 @@ def _finish(total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, O
 
 
 @partial(Kernel, unspecialized=["height", "width"])
-def _put(
+def _store(
     x_ptr,
     weight_ptr,
     pool_ptr,
@@ -196,12 +195,12 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Convolve feature maps x [rows, channels] of `size` (height, width), and add `added`. Return a feature map [rows,
-    out].
+    """Convolve feature maps x [rows, channels] of `size` (height, width), and add `added`. Return a feature map as rows
+    [pixels, out].
 
-    slots: the slots of three frames, the oldest first, if x is a pool; else None.
-    weight: [out, side * side * frames * channels], or [4 * out, 4 * channels] for side 2.
-    side: the window's side. With 2, the result has double height and width.
+    slots: the slots of three frames, the oldest first, if x is a pool; None for a single feature map.
+    weight: [out, side * side * frames * channels]; for side 2, the result of `vae.weights.quarters`.
+    side: the window's side. Side 2 also upsamples by 2.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
@@ -226,8 +225,8 @@ def convolve(
             KA=b.channels,
             KB=b.channels_rest,
             STAGES=b.stages,
-            DESCRIBED=b.by_tma,
-            HALF=b.fp16_sums,
+            BY_TMA=b.by_tma,
+            FP16_SUMS=b.fp16_sums,
             num_warps=b.warps,
         )
     return out
@@ -250,11 +249,11 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
     ]
 
 
-def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write a feature map x [rows, channels] of `size` (height, width) to a pool, into the newest frame's slot
-    `slots[2]`. With a `weight`, write SiLU(RMSNorm(x) * weight) instead of x."""
+def store(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
+    """Write a feature map x [rows, channels] of `size` (height, width) to a pool, in the newest frame's slot
+    `slots[2]`. If `weight` is given, write SiLU(RMSNorm(x) * weight) instead."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):
         given = x, weight, pool, slots, size[0], size[1] + 1, x.stride(0), x.shape[1], eps
-        _put[(triton.cdiv((size[0] + 1) * (size[1] + 1), rows),)](*given, ROWS=rows, BLOCK=block)
+        _store[(triton.cdiv((size[0] + 1) * (size[1] + 1), rows),)](*given, ROWS=rows, BLOCK=block)

@@ -1,4 +1,4 @@
-"""The launch of Triton kernels. A CUDA graph can record it even if torch allocates by cudaMallocAsync."""
+"""The launch of Triton kernels, also while a CUDA graph is recorded and torch allocates by cudaMallocAsync."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ..ops.matrix_8bit import LARGEST, Activation
 from .launch import Kernel
 from .parts import _part, _power_of_two_over
 from .pointwise import _FP8
-from .sizes import PART, in_two, parts_of
+from .sizes import PART, part_grid, token_sizes
 
 _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 _INT8 = tl.constexpr(LARGEST[torch.int8])
@@ -38,12 +38,12 @@ def _store_8bit(at, x, scale, inside):
 
 
 @triton.jit
-def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
-    """Store a token's two parts, `a` and `b`, in 8 bits with one scale."""
+def _store_token_8bit(out_ptr, scales_ptr, row, cols_a, cols_b, a, b, dim):
+    """Store a token in 8 bits with one scale. `a` and `b` are the values of its channels `cols_a` and `cols_b`."""
     scale = _scale_8bit(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), out_ptr)
     tl.store(scales_ptr + row, scale)
-    _store_8bit(out_ptr + row * dim + left, a, scale, left < dim)
-    _store_8bit(out_ptr + row * dim + right, b, scale, right < dim)
+    _store_8bit(out_ptr + row * dim + cols_a, a, scale, cols_a < dim)
+    _store_8bit(out_ptr + row * dim + cols_b, b, scale, cols_b < dim)
 
 
 @triton.jit
@@ -66,13 +66,13 @@ def _encode_token_8bit(
     values_ptr, scales_ptr, x_ptr, added_ptr, dim, FIRST: tl.constexpr, SECOND: tl.constexpr, ACTIVATION: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
-    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
-    a = _activated(tl.load(x_ptr + row * dim + left).to(tl.float32), ACTIVATION)
-    b = _activated(tl.load(x_ptr + row * dim + right, mask=right < dim, other=0.0).to(tl.float32), ACTIVATION)
+    cols_a, cols_b = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
+    a = _activated(tl.load(x_ptr + row * dim + cols_a).to(tl.float32), ACTIVATION)
+    b = _activated(tl.load(x_ptr + row * dim + cols_b, mask=cols_b < dim, other=0.0).to(tl.float32), ACTIVATION)
     if added_ptr is not None:
-        a += tl.load(added_ptr + row * dim + left).to(tl.float32)
-        b += tl.load(added_ptr + row * dim + right, mask=right < dim, other=0.0).to(tl.float32)
-    _store_token_8bit(values_ptr, scales_ptr, row, left, right, a, b, dim)
+        a += tl.load(added_ptr + row * dim + cols_a).to(tl.float32)
+        b += tl.load(added_ptr + row * dim + cols_b, mask=cols_b < dim, other=0.0).to(tl.float32)
+    _store_token_8bit(values_ptr, scales_ptr, row, cols_a, cols_b, a, b, dim)
 
 
 @Kernel
@@ -194,15 +194,15 @@ def encode_8bit_(
     if dim > PART or added is not None:
         with torch.cuda.device_of(x):
             _encode_token_8bit[(scales.numel(),)](
-                values, scales, x, added, dim, ACTIVATION=activation, **in_two(dim, 2048)
+                values, scales, x, added, dim, ACTIVATION=activation, **token_sizes(dim, 2048)
             )
     else:
-        _run_by_head(_encode_8bit, scales, values, scales, x, ACTIVATION=activation)
+        _launch_by_head(_encode_8bit, scales, values, scales, x, ACTIVATION=activation)
     return values
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    _run_by_head(_decode_8bit, scales, out, values, scales)
+    _launch_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
 
@@ -215,7 +215,7 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
     with torch.cuda.device_of(out):
-        _rescale[parts_of(out)](out, products, scales, weight_scales, bias, out.shape[1], BLOCK=PART)
+        _rescale[part_grid(out)](out, products, scales, weight_scales, bias, out.shape[1], BLOCK=PART)
     return out
 
 
@@ -225,7 +225,7 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
     scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
     with torch.cuda.device_of(x):
-        _largest[parts_of(x)](largest, x, mean, x.stride(0), x.shape[1], BLOCK=PART)
+        _largest[part_grid(x)](largest, x, mean, x.stride(0), x.shape[1], BLOCK=PART)
         _power_of_two[(1,)](scale, factor, largest, headroom / LARGEST[torch.float8_e4m3fn])
     return scale, factor
 
@@ -237,23 +237,23 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Launch the kernel of `ops.scatter.scatter_fp8_`, and return `out`. `rows` may be None for tokens in order."""
     with torch.cuda.device_of(out):
-        _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
+        _to_fp8[part_grid(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     with torch.cuda.device_of(out):
-        _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
+        _from_fp8[part_grid(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out
 
 
-def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Launch a kernel on matrices with a row for each entry of `scales`: one head of one token. `first` and `others`
-    are the kernel's tensors, `settings` its constexpr arguments."""
-    rows, dim = scales.numel(), first.numel() // scales.numel()
+def _launch_by_head(kernel: Any, scales: Tensor, *tensors: Tensor, **settings: Any) -> None:
+    """Launch a kernel on `tensors`, seen as matrices with one row for each head of each token. `scales` has one entry
+    for each row. `settings` are the kernel's constexpr arguments."""
+    rows, dim = scales.numel(), tensors[0].numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)
-    with torch.cuda.device_of(first):
+    with torch.cuda.device_of(tensors[0]):
         kernel[(triton.cdiv(rows, count),)](
-            first, *others, rows, dim, ROWS=count, BLOCK=block, num_warps=max(4, min(16, block // 512)), **settings
+            *tensors, rows, dim, ROWS=count, BLOCK=block, num_warps=max(4, min(16, block // 512)), **settings
         )

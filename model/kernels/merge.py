@@ -8,7 +8,7 @@ from torch import Tensor
 from . import matrix_8bit
 from .launch import Kernel
 from .matrix_8bit import _store_token_8bit
-from .sizes import in_two
+from .sizes import token_sizes
 
 
 @Kernel
@@ -85,12 +85,14 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Launch the kernels of `ops.pointwise.merge_fp8_`, which documents the arguments, and return `out`. If `out` is in
-    8 bits, `scales`, fp32 [tokens, 1], receives its scales."""
+    """Launch the kernels of `ops.pointwise.merge_fp8_`, which documents the other arguments, and return `out`. If
+    `scales`, fp32 [tokens, 1], is given, `out` is in 8 bits, and `scales` receives the tokens' scales."""
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):
-            _from_fp8_rows[(tokens,)](out, scales, parts, shift, factor, heads * width, **in_two(heads * width, 1280))
+            _from_fp8_rows[(tokens,)](
+                out, scales, parts, shift, factor, heads * width, **token_sizes(heads * width, 1280)
+            )
         return out
     merged = out if scales is None else torch.empty_like(out, dtype=torch.bfloat16)
     merge_(merged.unflatten(1, (heads, -1)), parts, log_sums, rest, rest_log_sums)

@@ -1,4 +1,5 @@
-"""Helpers shared by Triton kernels, for a part of a token's channels or for a full token in two parts."""
+"""Helpers shared by Triton kernels. A program computes either a block of a token's channels, or a full token in two
+blocks."""
 
 import triton
 import triton.language as tl
@@ -21,8 +22,8 @@ def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _given(ptr, cols, inside, other):
-    """Return the channels `cols` of a vector in fp32. If `ptr` is None, each is `other`."""
+def _load_or_fill(ptr, cols, inside, other):
+    """Return the channels `cols` of a vector in fp32. If `ptr` is None, fill with the number `other`."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:

@@ -10,7 +10,7 @@ from ..ops.matrix_8bit import LARGEST
 from ..ops.plain import NormRope
 from .launch import Kernel
 from .parts import _part
-from .sizes import PART, parts_of
+from .sizes import PART, part_grid
 
 _FP8 = tl.constexpr(LARGEST[torch.float8_e4m3fn])
 
@@ -55,8 +55,8 @@ def _rms(
     BLOCKS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `_normalise`. A program computes one token, and writes it to its row in `rows_ptr`, or to the same
-    row."""
+    """The kernel of `_normalise`. A program computes one token, and writes it to the row in `rows_ptr`. If `rows_ptr`
+    is None, the row stays the same."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -128,7 +128,7 @@ def _modulated(out_ptr, times_ptr, weights_ptr, dim, BLOCK: tl.constexpr):
 
 
 @Kernel
-def _put(out_ptr, rows_ptr, x_ptr, stride, dim, BLOCK: tl.constexpr):
+def _scatter(out_ptr, rows_ptr, x_ptr, stride, dim, BLOCK: tl.constexpr):
     token, cols, inside = _part(dim, BLOCK)
     x = tl.load(x_ptr + token * stride + cols, mask=inside)
     tl.store(out_ptr + tl.load(rows_ptr + token) * dim + cols, x, mask=inside)
@@ -165,11 +165,11 @@ def _normalise(
     weight: Tensor,
     angles: Pair | None,
     eps: float,
-    placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+    rows_and_scaling: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
-    """Write the RMSNorm of x [tokens, dim] to `out`, after RoPE if `angles` are given. `placed` is (rows, shift,
-    factor) of `scatter_rotated_`."""
-    dim, (rows, *scaling) = x.shape[1], placed
+    """Write the RMSNorm of x [tokens, dim] to `out`. If `angles` are given, apply RoPE to the norm's result.
+    `rows_and_scaling` is (rows, shift, factor) of `scatter_rotated_`."""
+    dim, (rows, *scaling) = x.shape[1], rows_and_scaling
     given = out, rows, x, weight.contiguous(), *(angles or (None, None)), *scaling, x.stride(0), out.stride(0), dim, eps
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": angles[0].shape[-1] if angles else 0}
     with torch.cuda.device_of(x):
@@ -188,20 +188,20 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     with torch.cuda.device_of(x):
-        _gated_add[parts_of(x)](x, y, None if gate is None else gate.contiguous(), x.shape[1], BLOCK=PART)
+        _gated_add[part_grid(x)](x, y, None if gate is None else gate.contiguous(), x.shape[1], BLOCK=PART)
     return x
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     with torch.cuda.device_of(x):
-        _affine[parts_of(x)](x, scale, shift, x.shape[1], BLOCK=PART)
+        _affine[part_grid(x)](x, scale, shift, x.shape[1], BLOCK=PART)
     return x
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
-        _modulated[parts_of(times.flatten(0, 1))](
+        _modulated[part_grid(times.flatten(0, 1))](
             out, times, weights.to(times.device).contiguous(), times.shape[2], BLOCK=PART
         )
     return out
@@ -209,5 +209,5 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
     with torch.cuda.device_of(out):
-        _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
+        _scatter[part_grid(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out

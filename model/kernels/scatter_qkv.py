@@ -6,12 +6,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cache import Pair
-from ..ops.plain import QUERY_LENGTH, NormRope
+from ..ops.plain import MAX_QUERY_NORM, NormRope
 from . import pointwise
 from .launch import Kernel
-from .parts import _channels, _given, _largest, _power_of_two_over, _sum
+from .parts import _channels, _largest, _load_or_fill, _power_of_two_over, _sum
 from .pointwise import _store_as
-from .sizes import programs, token_by_token
+from .sizes import program_count, token_loop_sizes
 
 
 @triton.jit
@@ -26,25 +26,26 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 
 @triton.jit
-def _scale_of_queries(weight_a, weight_b, root):
-    """Return the scale of fp8 queries, a power of two from the RMSNorm's weight, and its reciprocal. `root` is the
-    result of `_root`."""
-    return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
+def _scale_of_queries(weight_a, weight_b, unit_scale):
+    """Return the scale of fp8 queries, a power of two from the RMSNorm's weight, and its reciprocal. `unit_scale` is
+    the result of `_unit_scale`."""
+    return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * unit_scale)
 
 
 @Kernel
 def _norms_scale(
-    scale_ptr, factor_ptr, weight_ptr, dim, root, FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr
+    scale_ptr, factor_ptr, weight_ptr, dim, unit_scale, FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr
 ):
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
-    weight_a, weight_b = _given(weight_ptr, left, left < dim, 1.0), _given(weight_ptr, right, right < dim, 1.0)
-    scale, factor = _scale_of_queries(weight_a, weight_b, root)
+    weight_a = _load_or_fill(weight_ptr, left, left < dim, 1.0)
+    weight_b = _load_or_fill(weight_ptr, right, right < dim, 1.0)
+    scale, factor = _scale_of_queries(weight_a, weight_b, unit_scale)
     tl.store(scale_ptr, scale)
     tl.store(factor_ptr, factor)
 
 
 @Kernel
-def _put_own(
+def _scatter_qkv(
     q_out_ptr,
     k_out_ptr,
     v_out_ptr,
@@ -69,14 +70,14 @@ def _put_own(
     rows,
     dim,
     eps,
-    root,
+    unit_scale,
     FIRST: tl.constexpr,
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `scatter_qkv_`, which writes q, k and v. A program computes every n-th token of one of the
-    three."""
+    """The kernel of `scatter_qkv_`. The grid's second index selects q, k or v. Of the n programs of the first index,
+    program i computes the tokens i, i + n, i + 2n and so on."""
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -86,11 +87,11 @@ def _put_own(
         x_ptr, stride, out_ptr, out_stride, weight_ptr = k_ptr, k_stride, k_out_ptr, dim, k_weight_ptr
     if kind == 2:
         x_ptr, stride, out_ptr, out_stride = v_ptr, v_stride, v_out_ptr, dim
-    weight_a, weight_b = _given(weight_ptr, left, whole, 1.0), _given(weight_ptr, right, inside, 1.0)
-    factor, shift_ptr = root * 0.0 + 1.0, k_shift_ptr
+    weight_a, weight_b = _load_or_fill(weight_ptr, left, whole, 1.0), _load_or_fill(weight_ptr, right, inside, 1.0)
+    factor, shift_ptr = unit_scale * 0.0 + 1.0, k_shift_ptr
     shift_a, shift_b = tl.zeros_like(weight_a), tl.zeros_like(weight_b)
     if q_scale_ptr is not None:
-        scale, factor = _scale_of_queries(weight_a, weight_b, root)
+        scale, factor = _scale_of_queries(weight_a, weight_b, unit_scale)
         if (kind == 0) & (first == 0):
             tl.store(q_scale_ptr, scale)
             tl.store(q_factor_ptr, factor)
@@ -123,22 +124,28 @@ def scatter_qkv_(
     out: Tensor,
     values_out: Tensor | None,
     rows: Tensor,
-    given: tuple[Tensor, Tensor, Tensor],
+    qkv: tuple[Tensor, Tensor, Tensor],
     norm_ropes: tuple[NormRope, NormRope],
-    made: tuple[Tensor, Tensor, Tensor] | None,
+    fp8_queries: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_qkv_`, which documents `scalings`, and return `out`. `given` is (q, k,
-    v). `made` receives fp8 queries, their scale and 1 / scale. If None, q is replaced in place."""
-    (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
-    (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
+    """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`.
+
+    out, values_out: receive keys and values; None skips the values.
+    rows: each token's row in both.
+    qkv: q, k and v; if `fp8_queries` is None, q is overwritten with the result.
+    fp8_queries: receive fp8 queries, their scale and 1 / scale.
+    scalings: (shift, factor) of keys and of values to write in fp8, else None.
+    """
+    (q, k, v), dim, kinds = qkv, out.shape[1], 2 if values_out is None else 3
+    (q_out, *scale), pairs = fp8_queries or (q, None, None), scalings or ((None, None), (None, None))
     weights, (_, cos, sin, eps) = (norm_rope.weight.contiguous() for norm_rope in norm_ropes), norm_ropes[0]
     places, strides = (q_out, out, out if values_out is None else values_out), (x.stride(0) for x in (q, k, v, q_out))
-    vectors, sizes = (*weights, cos, sin, *scale, *pairs[0], *pairs[1]), token_by_token(dim)
+    vectors, sizes = (*weights, cos, sin, *scale, *pairs[0], *pairs[1]), token_loop_sizes(dim)
     with torch.cuda.device_of(out):
-        grid = programs(q, sizes, 3), kinds  # programs of two kinds: a multiprocessor runs six at once
-        numbers = *strides, *q.shape, eps, _root(dim)
-        _put_own[grid](*places, rows, q, k, v, *vectors, *numbers, HALF=cos.shape[1], **sizes)
+        grid = program_count(q, sizes, 3), kinds  # programs of two kinds: a multiprocessor runs six at once
+        numbers = *strides, *q.shape, eps, _unit_scale(dim)
+        _scatter_qkv[grid](*places, rows, q, k, v, *vectors, *numbers, HALF=cos.shape[1], **sizes)
     return out
 
 
@@ -147,10 +154,11 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
     and `factor`. Return `out`."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
-        _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
+        _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _unit_scale(dim), **token_loop_sizes(dim))
     return pointwise.scatter_rotated_(out, None, x, norm_rope, None, factor)
 
 
-def _root(dim: int) -> float:
-    """Return sqrt(dim) / QUERY_LENGTH, the minimum scale of fp8 queries after an RMSNorm with weights of 1."""
-    return dim**0.5 / QUERY_LENGTH
+def _unit_scale(dim: int) -> float:
+    """Return the scale with which queries after an RMSNorm with weights of 1 have a Euclidean norm of at most
+    MAX_QUERY_NORM."""
+    return dim**0.5 / MAX_QUERY_NORM

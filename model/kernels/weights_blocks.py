@@ -33,16 +33,16 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the values at the indices `value` of an array of BITS-bit integers, packed from byte `at` of the block on.
-    A byte holds values that are GROUP indices apart."""
+    """Return the BITS-bit integers at the indices `value` of an array that begins at byte `at` of the block. One byte
+    packs the integers i, i + GROUP, i + 2 * GROUP and so on, from its lowest bits up."""
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
 
 @triton.jit
-def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """Return the decoded values at the indices `i` of a block of 32 values. If LEAST, the block's offset is
-    included."""
+def _decode_32(start, i, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr):
+    """Return the decoded values at the indices `i` of a block of 32 values. If HAS_OFFSET, the format has an offset,
+    which is added."""
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -54,28 +54,28 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
     else:
         value = _bits(start, 8, i, 4, 16) | (((_byte(start, 4 + i // 8) >> (i % 8)) & 1) << 4)
     made = value.to(tl.float32) * _half(start, 0)
-    if LEAST:
+    if HAS_OFFSET:
         made = made + _half(start, 2)
     return made
 
 
 @triton.jit
-def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Return 6-bit integer number `group` of eight. Four bytes at `first` hold numbers 0 to 3, and the upper bits of 4
-    to 7. Four bytes at `second`, shifted by SHIFT, hold the lower bits."""
+def _six_bit_number(start, group, first, second, SHIFT: tl.constexpr):
+    """Return 6-bit integer number `group` of eight. Numbers 0 to 3 are the lower bits of the bytes at `first`. Numbers
+    4 to 7 have their upper two bits there, and the lower four in the bytes at `second`, shifted by SHIFT."""
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))
 
 
 @triton.jit
-def _of_256(start, i, KIND: tl.constexpr):
+def _decode_256(start, i, KIND: tl.constexpr):
     """Return the decoded values at the indices `i` of a block of 256 values."""
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)
-        least = _half(start, 82) * (scales >> 4).to(tl.float32)
-        made = _bits(start, 16, i, 2, 32).to(tl.float32) * scale - least
+        offset = _half(start, 82) * (scales >> 4).to(tl.float32)
+        made = _bits(start, 16, i, 2, 32).to(tl.float32) * scale - offset
     elif KIND == "Q3_K":
         group = i // 16
         scales = (_bits(start, 96, group, 4, 8) | (_bits(start, 104, group, 2, 4) << 4)) - 32
@@ -85,13 +85,13 @@ def _of_256(start, i, KIND: tl.constexpr):
         value = (_bits(start, 0, i, 4, 64) | (_bits(start, 128, i, 2, 32) << 4)) - 32
         made = value.to(tl.float32) * (_half(start, 208) * _signed(start, 192 + i // 16).to(tl.float32))
     else:
-        scale = _half(start, 0) * _six_bits(start, i // 32, 4, 12, 0).to(tl.float32)
-        least = _half(start, 2) * _six_bits(start, i // 32, 8, 12, 4).to(tl.float32)
+        scale = _half(start, 0) * _six_bit_number(start, i // 32, 4, 12, 0).to(tl.float32)
+        offset = _half(start, 2) * _six_bit_number(start, i // 32, 8, 12, 4).to(tl.float32)
         if KIND == "Q4_K":
             value = _bits(start, 16, i, 4, 32)
         else:
             value = _bits(start, 48, i, 4, 32) | (_bits(start, 16, i, 1, 32) << 4)
-        made = value.to(tl.float32) * scale - least
+        made = value.to(tl.float32) * scale - offset
     return made
 
 
@@ -100,7 +100,7 @@ def _decode(
     out_ptr,
     packed_ptr,
     KIND: tl.constexpr,
-    LEAST: tl.constexpr,
+    HAS_OFFSET: tl.constexpr,
     VALUES: tl.constexpr,
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
@@ -110,7 +110,7 @@ def _decode(
     at = tl.arange(0, AT_ONCE)
     start = packed_ptr + first // VALUES * NBYTES + at // VALUES * NBYTES
     value = at % VALUES
-    made = _of_32(start, value, KIND, LEAST) if VALUES == 32 else _of_256(start, value, KIND)
+    made = _decode_32(start, value, KIND, HAS_OFFSET) if VALUES == 32 else _decode_256(start, value, KIND)
     tl.store(out_ptr + first + at, made.to(out_ptr.dtype.element_ty))
 
 
@@ -125,7 +125,7 @@ def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torc
             out,
             packed,
             KIND=kind,
-            LEAST=kind.endswith("_1"),
+            HAS_OFFSET=kind.endswith("_1"),
             VALUES=block.values,
             NBYTES=block.nbytes,
             AT_ONCE=at_once,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...options import CHUNK, Window
-from ..attention.choose_8bit import takes_transposed_values
-from ..attention.fp8 import FP8, Operand, Scaling, by_norm, scalings_for_all, transposed_columns
+from ..attention.choose_8bit import reads_transposed_values
+from ..attention.fp8 import FP8, Operand, Scaling, first_keys_and_scalings, transposed_columns, wrap_fp8_queries
 from ..attention.fp8_cudnn import padding
 from ..cache import Pair
 from ..config import ModelConfig
@@ -56,7 +56,7 @@ class KeyValueCache:
         """Create the cache. Raise InputError if the window has no room for the sink and a chunk.
 
         frame_tokens: the number of tokens of a latent frame.
-        place: location and format; set `fp8` only if `choose_8bit.takes_operands` is True.
+        place: location and format; set `fp8` only if `choose_8bit.supports_fp8_cache` is True.
         """
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:
@@ -72,7 +72,7 @@ class KeyValueCache:
         self._place = place._replace(int8=place.int8 and not place.fp8)
         self._on_device = frozenset(self._place.on_device(config.num_layers))
         in_fp8, device = self._place.fp8 and self._place.in_place, torch.device(device)
-        self._transposes_values = in_fp8 and takes_transposed_values(device, config.head_dim)
+        self._transposes_values = in_fp8 and reads_transposed_values(device, config.head_dim)
         self._columns = torch.zeros_like(self._own) if self._transposes_values else None
         self._storage = self._stored_on(device, config, dtype)
         self._decoded = (window * frame_tokens, config.dim), dtype
@@ -216,7 +216,7 @@ class KeyValueCache:
             made = rotate(queries) if isinstance(queries, BeforeRope) else queries
         if self._columns is not None and pairs is not None:
             scatter_transposed_(seen[1], self._columns, values, *pairs[1])
-        return by_norm(*made) if isinstance(made, tuple) else made
+        return wrap_fp8_queries(*made) if isinstance(made, tuple) else made
 
     def _scatter_one(self, tokens: Tensor, new: Tensor | BeforeRope, pair: Pair | None) -> None:
         if isinstance(new, BeforeRope):
@@ -233,7 +233,7 @@ class KeyValueCache:
         with the attribute `keep` set fixes the Scalings."""
         scalings = self._scalings[block]
         if scalings is None:
-            keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)
+            keys, scalings = first_keys_and_scalings(keys, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
         return keys, scalings

@@ -9,10 +9,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..attention.choose_8bit import attend_8bit, attend_operands, attends_to_operands
+from ..attention.choose_8bit import accepts_fp8_qkv, attend_8bit, attend_fp8
 from ..attention.exact import Attention, attend_to_frames, attend_to_padded
-from ..attention.fp8 import Operand, queries_in_8_bits
-from ..attention.fp8_operands import own_keys, own_queries, own_values
+from ..attention.fp8 import Operand, queries_to_operand
+from ..attention.fp8_operands import norm_rope_keys, norm_rope_queries, values_to_operand
 from ..cache import Pair
 from ..config import ModelConfig
 from ..forward import ForwardOptions, Rope
@@ -90,10 +90,10 @@ class SelfAttention(_Attention):
         del y
         q, k = (partial(BeforeRope, norm_rope=NormRope(norm, *rope, self.eps)) for norm in norms)
         if self.makes_operands(norms[0].device, options):
-            yield own_queries(q(next(made)))
-            yield own_keys(k(next(made)), self.head_dim)
+            yield norm_rope_queries(q(next(made)))
+            yield norm_rope_keys(k(next(made)), self.head_dim)
             (values,) = made  # the last projection, after which y is freed
-            yield own_values(values, self.head_dim)
+            yield values_to_operand(values, self.head_dim)
             return
         rotates_here = history is None or history.in_fp8 and not self._takes_8_bits(options)
         yield q(next(made)).with_rope() if rotates_here else q(next(made))
@@ -104,7 +104,7 @@ class SelfAttention(_Attention):
         """Whether q, k and v are quantized one by one to Operands: in 8-bit attention of a single process, without KV
         cache, torch.compile or patches."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
-        return alone and self._takes_8_bits(options) and attends_to_operands(device, self.head_dim)
+        return alone and self._takes_8_bits(options) and accepts_fp8_qkv(device, self.head_dim)
 
     def _takes_8_bits(self, options: ForwardOptions) -> bool:
         """Whether attention computes in 8 bits, and no patch needs q, k and v in 16 bits."""
@@ -119,13 +119,13 @@ class SelfAttention(_Attention):
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
         frame_mask = None if extend is None else options["kv_cache"].frame_mask
         if isinstance(q, Operand):
-            return attend_operands(q, keys, values, self.heads, dtype, frame_mask)
+            return attend_fp8(q, keys, values, self.heads, dtype, frame_mask)
         heads = q.shape[1] // self.head_dim
         out: Any
         if frame_mask is None:
             out = self.attention(q[None], _as_row(keys), _as_row(values), heads, options)[0]
         elif isinstance(keys, Operand):
-            out = attend_operands(queries_in_8_bits(q), keys, values, heads, q.dtype, frame_mask)
+            out = attend_fp8(queries_to_operand(q), keys, values, heads, q.dtype, frame_mask)
         else:
             out = attend_to_frames(q, keys, values, heads, frame_mask)
         del given, q, keys, values  # frees memory before the exchange

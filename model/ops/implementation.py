@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...options import T
 from ..choice.table import TRITON, settings, triton_loads
-from ..choice.trials import KERNEL_TESTS, KernelTest, Size, attempt
+from ..choice.trials import KERNEL_TESTS, KernelTest, Size, register_kernel
 from . import matrix_8bit, plain
 from .plain import NormRope
 
@@ -166,5 +166,5 @@ def _plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 KERNEL_TESTS["norms"] = KernelTest(_random_norm, _plain_norm, 1e-3)
-attempt("norms", TRITON)(lambda x, weight, bias: our_kernel("layer_norm")(x, weight, bias, 1e-6, x.dtype))
-attempt("norms", "torch")(_plain_norm)
+register_kernel("norms", TRITON)(lambda x, weight, bias: our_kernel("layer_norm")(x, weight, bias, 1e-6, x.dtype))
+register_kernel("norms", "torch")(_plain_norm)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ...errors import InputError
 from ...options import Arithmetic
 from ..choice.card import card_of
-from ..choice.table import KITCHEN, candidates, suited_8_bits
+from ..choice.table import KITCHEN, candidates, preferred_8bit_format
 from ..choice.trials import Size, chosen, trials
 from ..config import ModelConfig
 from .matrix_8bit import EightBit
@@ -47,7 +47,7 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
     """Return "fp8" or "int8", whichever suits the device, if `wanted` is "8bit", else `wanted` itself."""
-    return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
+    return preferred_8bit_format(card_of(device)) if wanted == "8bit" else wanted
 
 
 def _choose_products(
@@ -208,6 +208,6 @@ def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfi
     made = f"Products in {arithmetic} by {name}."
     if name == "torch-one-scale":
         made = "Products in fp8 by torch with one scale, and the rows' scales after it: this build has no other."
-    if arithmetic == "int8" and suited_8_bits(card_of(device)) == "fp8":
+    if arithmetic == "int8" and preferred_8bit_format(card_of(device)) == "fp8":
         return f"int8 is hardly faster than bf16 on {card_of(device).name}; fp8 is."
     return made

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
-QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
+MAX_QUERY_NORM, MAX_KEY_NORM = 128.0, 440.0
 """The largest Euclidean lengths of a query and a key in 8 bits. The dot product then fits into fp16 in our Hopper
 kernel."""
 
@@ -74,9 +74,9 @@ def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Te
     return out
 
 
-def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+def scatter_transposed_(out: Tensor, columns: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     made = to_fp8_(torch.empty_like(x, dtype=out.dtype), x, shift, factor)
-    out.view(torch.uint8).index_copy_(1, places, made.view(torch.uint8).T)
+    out.view(torch.uint8).index_copy_(1, columns, made.view(torch.uint8).T)
     return out
 
 
@@ -118,23 +118,23 @@ def scatter_qkv_(
     out: Tensor,
     values_out: Tensor | None,
     rows: Tensor,
-    given: tuple[Tensor, Tensor, Tensor],
+    qkv: tuple[Tensor, Tensor, Tensor],
     norm_ropes: tuple[NormRope, NormRope],
-    made: tuple[Tensor, Tensor, Tensor] | None,
+    fp8_queries: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    q, k, v = given
-    if made is None or scalings is None:
+    q, k, v = qkv
+    if fp8_queries is None or scalings is None:
         rms_rope_(q, *norm_ropes[0])
         scatter_rotated_(out, rows, k, norm_ropes[1], None, None)
         return out if values_out is None else scatter_(values_out, rows, v)
-    rotated_fp8_(*made, q, norm_ropes[0])
+    rotated_fp8_(*fp8_queries, q, norm_ropes[0])
     scatter_rotated_(out, rows, k, norm_ropes[1], *scalings[0])
     return out if values_out is None else scatter_fp8_(values_out, rows, v, *scalings[1])
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    bound = norm_rope.weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / QUERY_LENGTH)
+    bound = norm_rope.weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / MAX_QUERY_NORM)
     scale.copy_(torch.exp2(torch.log2(bound).ceil()))
     factor.copy_(1 / scale)
     return to_fp8_(out, rms_rope_(x, *norm_rope), torch.zeros_like(scale), factor)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..choice.card import card_of
 from ..choice.table import KITCHEN, Work
-from ..choice.trials import KERNEL_TESTS, PREQUANTIZED, KernelTest, Size, attempt
+from ..choice.trials import KERNEL_TESTS, PREQUANTIZED, KernelTest, Size, register_kernel
 from .implementation import on_its_gpu, or_else, slices
 from .matrix_8bit import EightBit
 from .pointwise import encode_8bit, gelu_, rescale_
@@ -79,7 +79,7 @@ def int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torc
     return out
 
 
-@attempt("int8", KITCHEN)
+@register_kernel("int8", KITCHEN)
 def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: EightBit | None) -> Tensor:
     if rotated is None:
         raise RuntimeError("it cannot rotate int8 weights; update comfy-kitchen")
@@ -97,7 +97,7 @@ def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
 
     PREQUANTIZED[work, name] = make
-    attempt(work, name)(lambda *given: make(*given)())
+    register_kernel(work, name)(lambda *given: make(*given)())
 
 
 _register("int8", "torch", int8_product)
@@ -168,7 +168,7 @@ def _exact_product(x: Tensor, weight: EightBit, bias: Tensor, *_rotated: EightBi
     return F.linear(x.float(), weight.values.float() * weight.scales, bias.float())
 
 
-@attempt("linear", "torch")
+@register_kernel("linear", "torch")
 def _try_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias)
 

@@ -34,10 +34,10 @@ def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Te
     return pointwise.run("scatter_fp8_", out, rows, x, shift, factor)
 
 
-def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write each token of (x - shift) * factor to its column in `places` (int64 [tokens]) of `out` (float8_e4m3fn [dim,
+def scatter_transposed_(out: Tensor, columns: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """Write token i of (x - shift) * factor to the column `columns[i]` (int64 [tokens]) of `out` (float8_e4m3fn [dim,
     n]), and return `out`."""
-    return pointwise.run("scatter_transposed_", out, places, x, shift, factor)
+    return pointwise.run("scatter_transposed_", out, columns, x, shift, factor)
 
 
 def scatter_rotated_(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..choice.table import KITCHEN, Work
-from ..choice.trials import KERNEL_TESTS, KernelTest, Size, attempt, works
+from ..choice.trials import KERNEL_TESTS, KernelTest, Size, register_kernel, works
 from ..ops.implementation import on_its_gpu, or_else
 from .parameters import LayoutParameter, load_layouts
 
@@ -107,7 +107,7 @@ def _exact(x: Tensor, weight: LayoutParameter, bias: Tensor) -> Tensor:
 def _register(form: Work) -> None:
     make: Callable[[torch.device, Size], tuple[Any, ...]] = partial(_random, form)
     KERNEL_TESTS[form] = KernelTest(make, _exact, WORST[form])
-    attempt(form, KITCHEN)(lambda x, weight, bias: kitchen_multiply(x, weight, bias, x.dtype))
+    register_kernel(form, KITCHEN)(lambda x, weight, bias: kitchen_multiply(x, weight, bias, x.dtype))
 
 
 for _form in LAYOUTS:

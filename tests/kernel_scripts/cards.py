@@ -142,7 +142,7 @@ def decoder() -> Iterator[Case]:
         weight, bias = weight[: 4 * out if side == 2 else out].half(), torch.zeros(out).half()
         where = None if frames == 1 else slots
         yield lambda a=(x[0], where, weight, bias, (5, 6), side): convolution.convolve(*a)
-        yield lambda x=x: convolution.put(x[0], x[1, 0], 1e-6, x[1], one, (5, 6))
+        yield lambda x=x: convolution.store(x[0], x[1, 0], 1e-6, x[1], one, (5, 6))
 
 
 def rows(dim: int) -> torch.Tensor:

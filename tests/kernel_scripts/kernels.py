@@ -154,8 +154,8 @@ def near(got: torch.Tensor, want: torch.Tensor) -> None:
 def tokens_in_two() -> None:
     """The two parts hold a token, and each of a channel's threads is its only one."""
     for dim in (32, 64, 96, 128, 192, 256, 1024, 1536, 2048, 4160, 5120, 8960, 13824):
-        for of_a_warp in (320, 1280, 2048):
-            first, second, warps = sizes.in_two(dim, of_a_warp).values()
+        for channels_per_warp in (320, 1280, 2048):
+            first, second, warps = sizes.token_sizes(dim, channels_per_warp).values()
             assert first < dim <= first + second, dim
             assert warps == 1 or sizes.WARP * warps <= second <= first, dim
 

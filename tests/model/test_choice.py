@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.model.attention.choose_8bit import takes_operands
-from lingbot_world.model.choice import kept, trials
+from lingbot_world.model.attention.choose_8bit import supports_fp8_cache
+from lingbot_world.model.choice import trials, user_cache
 from lingbot_world.model.choice.card import Card, card_of
 from lingbot_world.model.choice.table import (
     KITCHEN,
@@ -25,7 +25,7 @@ from lingbot_world.model.choice.table import (
     serves,
     triton_loads,
 )
-from lingbot_world.model.choice.trials import ATTEMPTS, KERNEL_TESTS, Size, chosen
+from lingbot_world.model.choice.trials import KERNEL_FUNCTIONS, KERNEL_TESTS, Size, chosen
 from lingbot_world.model.ops.implementation import implementation
 from played_card import CUDA, PlayedCard, forget
 
@@ -61,7 +61,7 @@ def test_every_candidate_that_is_tried_can_be():
 
     for candidate in TABLE:
         if candidate.work in KERNEL_TESTS:
-            assert (candidate.work, candidate.name) in ATTEMPTS, candidate
+            assert (candidate.work, candidate.name) in KERNEL_FUNCTIONS, candidate
     assert {"int8", "fp8", "attention", "attention-8bit", "convolution"} <= set(KERNEL_TESTS)
 
 
@@ -154,7 +154,7 @@ def test_a_cache_in_8_bits_is_used_if_its_kernel_may_be(monkeypatch):
     config = SimpleNamespace(head_dim=128)
     for given, taken in (("", True), ("cache-8bit=torch", False), ("cache-8bit=LingBot-World", True)):
         monkeypatch.setenv("LINGBOT_WORLD_KERNELS", given)
-        assert takes_operands("8bit", CUDA, config) == taken
+        assert supports_fp8_cache("8bit", CUDA, config) == taken
     forget()
 
 
@@ -176,12 +176,12 @@ def test_the_fastest_right_candidate_is_taken_and_kept(monkeypatch, tmp_path, ca
     assert later.tried == 0
     assert chosen("int8", CUDA, Size(dim=5120)) is None
     assert later.tried == 1
-    assert trials.taken("int8", nvidia(8, 6)) is None  # the last size was not right
-    assert trials.taken("fp8", nvidia(8, 6)) is None
+    assert trials.stored_choice("int8", nvidia(8, 6)) is None  # the last size was not right
+    assert trials.stored_choice("fp8", nvidia(8, 6)) is None
     other = PlayedCard(monkeypatch, 8, 9, why=None, seconds={"comfy-kitchen": 0.001, "torch": 0.002})
     assert chosen("int8", CUDA, Size()) == "comfy-kitchen"
     assert other.tried == 1
-    assert trials.taken("int8", nvidia(8, 9)) == "comfy-kitchen"
+    assert trials.stored_choice("int8", nvidia(8, 9)) == "comfy-kitchen"
     forget()
 
 
@@ -199,9 +199,9 @@ def test_a_broken_file_of_choices_is_passed_over(monkeypatch, tmp_path, text):
     place.write_text(text)
     monkeypatch.setenv("LINGBOT_WORLD_CARDS", str(place))
     card = nvidia(8, 6)
-    assert kept.read(card, "int8") is None
-    kept.keep(card, "int8", [["torch"]])
-    assert kept.read(card, "int8") == [["torch"]]
+    assert user_cache.read(card, "int8") is None
+    user_cache.store(card, "int8", [["torch"]])
+    assert user_cache.read(card, "int8") == [["torch"]]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes with names")
@@ -209,7 +209,7 @@ def test_a_pipe_is_no_file_of_choices(tmp_path):
     pipe = tmp_path / "cards.json"
     os.mkfifo(pipe)
     threading.Thread(target=pipe.write_text, args=('{"a": {}}',), daemon=True).start()
-    assert kept.read_json(pipe) == {}
+    assert user_cache.read_json(pipe) == {}
     assert pipe.read_text() == '{"a": {}}'
 
 
@@ -217,9 +217,9 @@ def test_a_pipe_is_no_file_of_choices(tmp_path):
 def test_stored_trials_in_another_format_are_passed_over(monkeypatch, tmp_path, trial):
     monkeypatch.setenv("LINGBOT_WORLD_CARDS", str(tmp_path / "cards.json"))
     card = nvidia(8, 6)
-    kept.keep(card, "", [])
-    kept.keep(card, "int8 200", trial)
-    assert trials.taken("int8", card) is None
+    user_cache.store(card, "", [])
+    user_cache.store(card, "int8 200", trial)
+    assert trials.stored_choice("int8", card) is None
 
 
 @pytest.mark.parametrize("wrong", ["raises", "lies"])
@@ -229,9 +229,9 @@ def test_a_kernel_is_tried_before_it_is_taken(monkeypatch, wrong):
     def lie(*arguments):
         if wrong == "raises":
             raise RuntimeError("no plan\nfor this")
-        return 2 * ATTEMPTS["int8", "torch"](*arguments)
+        return 2 * KERNEL_FUNCTIONS["int8", "torch"](*arguments)
 
-    monkeypatch.setitem(ATTEMPTS, ("int8", "comfy-kitchen"), lie)
+    monkeypatch.setitem(KERNEL_FUNCTIONS, ("int8", "comfy-kitchen"), lie)
     found = [each for each in TABLE if each.work == "int8"]
     tried = trials.try_all(found, CPU, Size(dim=256), timed=True)
     said = {"raises": "no plan for this", "lies": "its relative error here is 1, more than 0.02"}[wrong]
@@ -239,7 +239,7 @@ def test_a_kernel_is_tried_before_it_is_taken(monkeypatch, wrong):
     assert tried[1].reason is None
     assert 1e-3 < tried[1].error < 0.02
     assert tried[1].seconds is None  # nothing to compare it with
-    monkeypatch.setitem(ATTEMPTS, ("int8", "comfy-kitchen"), ATTEMPTS["int8", "torch"])
+    monkeypatch.setitem(KERNEL_FUNCTIONS, ("int8", "comfy-kitchen"), KERNEL_FUNCTIONS["int8", "torch"])
     assert all(each.seconds > 0 for each in trials.try_all(found, CPU, Size(dim=256), timed=True))
 
 

@@ -127,14 +127,14 @@ def test_keys_and_values_as_attention_in_8_bits_takes_them(case):
 def test_values_may_lie_across(case, monkeypatch):
     """As the Hopper kernel takes them."""
     kept = by_chunk(case, place=FP8)
-    monkeypatch.setattr(kv_cache, "takes_transposed_values", lambda device, head_dim: True)
+    monkeypatch.setattr(kv_cache, "reads_transposed_values", lambda device, head_dim: True)
     assert torch.equal(by_chunk(case, place=FP8), kept)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4])
 @pytest.mark.parametrize("name", [*PLACES, "fp8", "fp8 across"])
 def test_the_estimate_is_what_a_cache_holds(name, chunk, monkeypatch):
-    monkeypatch.setattr(kv_cache, "takes_transposed_values", lambda device, head_dim: "across" in name)
+    monkeypatch.setattr(kv_cache, "reads_transposed_values", lambda device, head_dim: "across" in name)
     place, model = PLACES.get(name, FP8), model_of()
     cache = KeyValueCache(model.config, 18, Window(6), chunk=chunk, device="cpu", dtype=torch.bfloat16, place=place)
     storages = {id(each): each for each, _ in getattr(cache._storage, "_places", [(cache._storage, 0)])}.values()

@@ -127,7 +127,7 @@ def test_a_full_size_step_fits_its_budget(grid, budget):
 def test_attention_in_bf16_on_a_processor_is_attention(monkeypatch, scores):
     """In whichever parts, against fp64; torch's own kernel is twice as near."""
     monkeypatch.setattr(attention, "multiplies_bf16", lambda: True)
-    monkeypatch.setattr(attention, "SCORES_BYTES", scores)
+    monkeypatch.setattr(attention, "CPU_SCORES_BYTES", scores)
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, length, 96, generator=random).bfloat16() for length in (20, 37, 37))
     exact = attention.sdpa(q.double(), k.double(), v.double(), 3, {})

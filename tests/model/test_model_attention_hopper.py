@@ -4,8 +4,8 @@ import pytest
 import torch
 from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.attention import fp8 as fp8_attention
-from lingbot_world.model.attention.fp8_cudnn import cudnn_attention_of
-from lingbot_world.model.attention.fp8_hopper import hopper_attention_of
+from lingbot_world.model.attention.fp8_cudnn import cudnn_attention_fp8_qkv
+from lingbot_world.model.attention.fp8_hopper import hopper_attention_fp8_qkv
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.kernels.hopper.attention import attend, transpose
 from lingbot_world.model.ops import scatter as puts
@@ -24,7 +24,7 @@ ROUNDED = 0.0035
 def three_operands(queries, keys, heads, sharpness):
     """Queries, keys and values in 8 bits; what they are multiplied by makes some scores far larger than others."""
     q, k, v = (torch.randn(count, heads * 128, device=GPU) for count in (queries, keys, keys))
-    return fp8_attention.operands(*(x[None].bfloat16() for x in (sharpness * q, sharpness * k, v + 1)))
+    return fp8_attention.to_operands(*(x[None].bfloat16() for x in (sharpness * q, sharpness * k, v + 1)))
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 1.0, 2.5])
@@ -34,13 +34,18 @@ def three_operands(queries, keys, heads, sharpness):
 )
 def test_our_kernel_attends_in_8_bits(queries, keys, heads, sharpness):
     q, k, v = three_operands(queries, keys, heads, sharpness)
-    want = fp8_attention.plain_attention_of(q, k, v, heads, torch.float32)
-    for got in (hopper_attention_of(q, k, v, heads, torch.bfloat16), hopper_attention_of(q, k, v, heads, FP8)):
+    want = fp8_attention.plain_attention_fp8_qkv(q, k, v, heads, torch.float32)
+    for got in (
+        hopper_attention_fp8_qkv(q, k, v, heads, torch.bfloat16),
+        hopper_attention_fp8_qkv(q, k, v, heads, FP8),
+    ):
         got = got.values.float() * got.scales if isinstance(got, EightBit) else got
         off, rounded = want - v.scaling.mean, 0.004 if got.dtype == torch.bfloat16 else 0.04
         assert (got.float() - want).norm() < 0.05 * off.norm() + rounded * want.norm()
-    again = hopper_attention_of(q, k, v, heads, torch.bfloat16)
-    assert torch.equal(again, hopper_attention_of(q, k, v, heads, torch.bfloat16)), "parts are added up in one order"
+    again = hopper_attention_fp8_qkv(q, k, v, heads, torch.bfloat16)
+    assert torch.equal(again, hopper_attention_fp8_qkv(q, k, v, heads, torch.bfloat16)), (
+        "parts are added up in one order"
+    )
 
 
 def test_our_kernel_is_right_where_all_scores_are_negative():
@@ -48,8 +53,8 @@ def test_our_kernel_is_right_where_all_scores_are_negative():
     q, k, v = three_operands(300, 2000, 2, 1.0)
     q.values.view(torch.uint8).bitwise_and_(0x7F)  # positive queries, negative keys
     k.values.view(torch.uint8).bitwise_or_(0x80)
-    want = fp8_attention.plain_attention_of(q, k, v, 2, torch.float32)
-    got = hopper_attention_of(q, k, v, 2, torch.float32)
+    want = fp8_attention.plain_attention_fp8_qkv(q, k, v, 2, torch.float32)
+    got = hopper_attention_fp8_qkv(q, k, v, 2, torch.float32)
     assert (got - want).norm() < 0.07 * (want - v.scaling.mean).norm() + 0.004 * want.norm()
 
 
@@ -61,8 +66,8 @@ def test_our_kernel_attends_to_the_frames_that_are_there(there, frame):
     frame_mask = torch.zeros(5, device=GPU)
     frame_mask[there:] = -torch.inf
     seen = [each._replace(values=each.values[: there * frame]) for each in (k, v)]
-    want = fp8_attention.plain_attention_of(q, *seen, 3, torch.float32)
-    got = hopper_attention_of(q, k, v, 3, torch.float32, frame_mask)
+    want = fp8_attention.plain_attention_fp8_qkv(q, *seen, 3, torch.float32)
+    got = hopper_attention_fp8_qkv(q, k, v, 3, torch.float32, frame_mask)
     assert (got - want).norm() < 0.05 * (want - v.scaling.mean).norm() + 0.004 * want.norm()
 
 
@@ -77,7 +82,7 @@ def test_our_kernel_takes_values_as_a_cache_holds_them(caplog, aligned):
     values = v._replace(values=held, transposed_tokens=1000)
     assert torch.equal(values.rows.view(torch.uint8), v.values.view(torch.uint8))
     assert torch.equal(transpose(v.values).view(torch.uint8), held.view(torch.uint8))
-    assert torch.equal(*(hopper_attention_of(q, k, each, 4, torch.bfloat16) for each in (v, values)))
+    assert torch.equal(*(hopper_attention_fp8_qkv(q, k, each, 4, torch.bfloat16) for each in (v, values)))
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 
@@ -85,8 +90,8 @@ def test_our_kernel_is_closer_than_cudnns():
     """cuDNN's result is in 8 bits."""
     pytest.importorskip("cudnn")
     q, k, v = three_operands(1000, 6000, 4, 2.0)
-    want = fp8_attention.plain_attention_of(q, k, v, 4, torch.float32)
-    ours, cudnns = (attend(q, k, v, 4, torch.float32) for attend in (hopper_attention_of, cudnn_attention_of))
+    want = fp8_attention.plain_attention_fp8_qkv(q, k, v, 4, torch.float32)
+    ours, cudnns = (attend(q, k, v, 4, torch.float32) for attend in (hopper_attention_fp8_qkv, cudnn_attention_fp8_qkv))
     assert (ours - want).norm() < 0.7 * (cudnns - want).norm()
 
 
@@ -94,10 +99,10 @@ def test_our_kernel_is_closer_than_cudnns():
 def test_our_kernel_gives_8_bits_with_one_scale_for_all_tokens(queries, keys, heads):
     """Where values know how large they can become. The scale is repeated, as a product takes one for each token."""
     q, k, v = three_operands(queries, keys, heads, 1.5)
-    want = fp8_attention.plain_attention_of(q, k, v, heads, torch.float32)
-    exact = hopper_attention_of(q, k, v, heads, torch.bfloat16).float()
-    got = hopper_attention_of(q, k, v._replace(scaling=v.scaling.with_reach()), heads, FP8)
-    assert (want.abs() <= v.scaling.with_reach().reach).all()
+    want = fp8_attention.plain_attention_fp8_qkv(q, k, v, heads, torch.float32)
+    exact = hopper_attention_fp8_qkv(q, k, v, heads, torch.bfloat16).float()
+    got = hopper_attention_fp8_qkv(q, k, v._replace(scaling=v.scaling.with_bound()), heads, FP8)
+    assert (want.abs() <= v.scaling.with_bound().bound).all()
     assert (got.scales == got.scales[0]).all()
     assert (got.values.float() * got.scales - exact).norm() < 0.03 * exact.norm()
 
@@ -108,10 +113,10 @@ def test_scores_as_large_as_can_be(longest):
     direction = torch.randn(2 * 128, device=GPU).sign()
     q, v = (1.375 * direction).repeat(200, 1).bfloat16(), torch.randn(1000, 2 * 128, device=GPU).bfloat16()
     k = direction * torch.linspace(-1.125, 1.125, 1000, device=GPU)[:, None] * longest
-    q, k, v = fp8_attention.operands(q[None], k[None].bfloat16(), v[None])
+    q, k, v = fp8_attention.to_operands(q[None], k[None].bfloat16(), v[None])
     assert 50000 < (q.values.float() @ k.values.float().T).abs().max() / 2 < 65504
-    want = fp8_attention.plain_attention_of(q, k, v, 2, torch.float32)
-    assert error(hopper_attention_of(q, k, v, 2, torch.bfloat16), want) < 0.03
+    want = fp8_attention.plain_attention_fp8_qkv(q, k, v, 2, torch.float32)
+    assert error(hopper_attention_fp8_qkv(q, k, v, 2, torch.bfloat16), want) < 0.03
 
 
 def exactly(q, k, v, heads):
@@ -179,18 +184,18 @@ def test_a_forward_passes_over_the_prompts_padding(monkeypatch):
     model, given = with_state(config, weights, torch.bfloat16).to(GPU), []
     want = with_state(config, weights)(**inputs)
     inputs = {name: value.to(GPU) for name, value in inputs.items()}
-    assert attention.ours_works(torch.device(GPU, torch.cuda.current_device()))  # which tries the kernel, once
-    kernel = attention._by_ours
+    assert attention.our_kernel_works(torch.device(GPU, torch.cuda.current_device()))  # which tries the kernel, once
+    kernel = attention._attend_by_ours
 
     def told(*arguments, padding_start=None, **others):
         given.append(padding_start)
         return kernel(*arguments, padding_start=padding_start, **others)
 
-    monkeypatch.setattr(attention, "_by_ours", told)
+    monkeypatch.setattr(attention, "_attend_by_ours", told)
     short = model(**inputs).cpu()
     # the row that comes last in a layer comes first in the next one
     assert [int(each) for each in given if each is not None] == [11, 40, 40, 11, 11, 40]
-    monkeypatch.setattr(attention, "ours_works", lambda _device: False)
+    monkeypatch.setattr(attention, "our_kernel_works", lambda _device: False)
     whole = model(**inputs).cpu()
     assert len(given) == 12
     assert error(short, want) < 1.1 * error(whole, want) < 0.02

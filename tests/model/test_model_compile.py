@@ -8,7 +8,7 @@ import pytest
 import torch
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.attention.choose_8bit import attend_8bit
-from lingbot_world.model.attention.fp8 import operands
+from lingbot_world.model.attention.fp8 import to_operands
 from lingbot_world.model.ops.implementation import implementation
 from lingbot_world.toy.experts import write_expert_folder
 from model_cases import SMALL, random_inputs, random_state
@@ -34,7 +34,7 @@ def test_torch_compile_takes_the_whole_model(tmp_path):
 
 def test_keys_and_values_in_8_bits_compile_without_graph_breaks():
     q, k, v = torch.randn(3, 1, 32, 128).unbind()
-    kept = operands(q, k, v)[1:]
+    kept = to_operands(q, k, v)[1:]
     compiled = torch.compile(attend_8bit, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q.clone(), *kept, 2, {}), attend_8bit(q.clone(), *kept, 2, {}))
 

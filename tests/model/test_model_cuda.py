@@ -8,7 +8,7 @@ from lingbot_world.loaders import load_expert
 from lingbot_world.model.attention import choose_8bit as eight_bit_attention
 from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.attention import fp8 as fp8_attention
-from lingbot_world.model.attention.splitting import MIN_KEYS_TO_SPLIT
+from lingbot_world.model.attention.splitting import MIN_KEYS_TO_SPLIT_TAIL
 from lingbot_world.model.choice.card import card_of
 from lingbot_world.model.choice.table import candidates
 from lingbot_world.model.choice.trials import Size
@@ -48,7 +48,7 @@ def test_triton(name, dim, dtype, caplog):
     assert "slower" not in caplog.text, "fell back to eager"
 
 
-@pytest.mark.parametrize("tokens", [900, MIN_KEYS_TO_SPLIT + 120])
+@pytest.mark.parametrize("tokens", [900, MIN_KEYS_TO_SPLIT_TAIL + 120])
 def test_attention_is_exact_and_remembers_its_kernel(tokens):
     q, k, v = (torch.randn(1, tokens, 1024, device=GPU, dtype=torch.bfloat16) for _ in range(3))
     got = attention.sdpa(q, k, v, 8, {})

@@ -16,7 +16,7 @@ from lingbot_world.model.attention import fp8_cudnn, fp8_hopper
 from lingbot_world.model.attention import fp8_operands as attention_own
 from lingbot_world.model.attention.choose_8bit import attend_8bit, attention_note, check_8_bits, choose_attention
 from lingbot_world.model.attention.exact import sdpa
-from lingbot_world.model.attention.fp8 import FP8, HEADROOM, Operand, operand, sample, transposed_columns
+from lingbot_world.model.attention.fp8 import FP8, HEADROOM, Operand, sample, to_operand, transposed_columns
 from lingbot_world.model.attention.splitting import key_parts
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
@@ -51,8 +51,8 @@ def error(q, k, v):
     return relative_rms(attend_8bit(q.clone(), k, v, HEADS, {}), sdpa(q, k, v, HEADS, {}))
 
 
-def decoded(x, mean_of=None):
-    return fp8_attention.decode(operand(x, fp8_attention.scaling(x, mean_of)), torch.float32)
+def decoded(x, mean_tokens=None):
+    return fp8_attention.decode(to_operand(x, fp8_attention.sampled_scaling(x, mean_tokens)), torch.float32)
 
 
 def test_the_error_of_attention():
@@ -65,7 +65,7 @@ def test_the_means_of_keys_and_values_cost_nothing(monkeypatch):
     large = 4 * torch.randn(128) * (torch.rand(128) < 0.2) * 5
     assert error(q, k + large, v) < 0.05
     assert error(q, k, v + 3) < 0.01
-    monkeypatch.setattr(fp8_attention, "_mean", lambda x, mean_of: x.new_zeros(x.shape[1]))  # noqa: ARG005
+    monkeypatch.setattr(fp8_attention, "_mean", lambda x, mean_tokens: x.new_zeros(x.shape[1]))  # noqa: ARG005
     assert error(q, k + large, v) > 0.15
 
 
@@ -76,7 +76,7 @@ def test_a_value_has_a_floats_relative_exactness_up_to_the_headroom():
     x[5] = HEADROOM * sample(x).abs().amax()
     assert relative_rms(decoded(x)[5], x[5]) < 1 / 16
     x[5] *= 100
-    values = operand(x, fp8_attention.scaling(x)).values[5].float()
+    values = to_operand(x, fp8_attention.sampled_scaling(x)).values[5].float()
     assert (values == 448).all()
     x[:] = 0
     assert (decoded(x, x) == 0).all()
@@ -102,12 +102,12 @@ def test_no_score_is_too_large_for_fp16(weight):
     angles = torch.randn(60, 64)
     norm_rope = NormRope(weight * (1 + torch.rand(6 * 128)), angles.cos(), angles.sin(), 1e-6)
     q, k, v = in_one_head(60, 6), in_one_head(60, 6), torch.randn(60, 6 * 128)
-    queries = fp8_attention.by_norm(*rotated_fp8(BeforeRope(q.clone(), norm_rope)))
-    rotated, (of_keys, _) = fp8_attention.scalings_for_all(BeforeRope(k.clone(), norm_rope), v, 16.0)
+    queries = fp8_attention.wrap_fp8_queries(*rotated_fp8(BeforeRope(q.clone(), norm_rope)))
+    rotated, (of_keys, _) = fp8_attention.first_keys_and_scalings(BeforeRope(k.clone(), norm_rope), v, 16.0)
     of_keys = of_keys._replace(mean=-rotated[7].float())
-    assert 0.1 * 57000 < longest(queries) * longest(operand(rotated, of_keys)) < 65504
+    assert 0.1 * 57000 < longest(queries) * longest(to_operand(rotated, of_keys)) < 65504
     q, k = (weight * x.sign() for x in (q, k))
-    queries, keys, _ = fp8_attention.operands(q[None], k[None], v[None])
+    queries, keys, _ = fp8_attention.to_operands(q[None], k[None], v[None])
     assert longest(queries) * longest(keys) < 65504
 
 
@@ -119,9 +119,9 @@ def test_one_large_weight_of_a_norm_costs_other_heads_little(larger, most):
     weight[37] = larger
     given = BeforeRope(x, NormRope(weight, angles.cos(), angles.sin(), 1e-6))
     exact = given._replace(x=x.clone()).with_rope()[:, 128:]
-    of_keys = fp8_attention.scaling_of_keys(given.norm_rope, given._replace(x=x.clone()).with_rope())
-    keys = operand(given._replace(x=x.clone()).with_rope(), of_keys)
-    queries = fp8_attention.by_norm(*rotated_fp8(given))
+    of_keys = fp8_attention.normed_key_scaling(given.norm_rope, given._replace(x=x.clone()).with_rope())
+    keys = to_operand(given._replace(x=x.clone()).with_rope(), of_keys)
+    queries = fp8_attention.wrap_fp8_queries(*rotated_fp8(given))
     got = [fp8_attention.decode(each, torch.float32)[:, 128:] for each in (queries, keys)]
     assert max(relative_rms(each, exact) for each in got) < most
 
@@ -201,7 +201,7 @@ def exact_kernel(device, shape):
 def test_what_surrounds_cudnns_kernel(monkeypatch):
     """Scales, means and added keys: with an exact kernel the rounding of the result is all that comes on top."""
     monkeypatch.setattr(fp8_cudnn, "_graph", exact_kernel)
-    monkeypatch.setattr(fp8_cudnn, "processors", lambda device: 6)  # 500 queries: 4 tiles a head, keys in parts
+    monkeypatch.setattr(fp8_cudnn, "multiprocessors", lambda device: 6)  # 500 queries: 4 tiles a head, keys in parts
     assert [key_parts(500, count, HEADS, 6) for count in (1000, 20 * 1024)] == [1, 3]
     for count in (1000, 20 * 1024 - 72):
         q, k, v = (x[:, :count] for x in tokens(count=20 * 1024, dim=64))
@@ -221,7 +221,7 @@ def test_two_parts_share_the_last_tile(monkeypatch, tiles, rest, asked):
     monkeypatch.setattr(fp8_cudnn, "_graph", lambda *given: shapes.append(given[1]) or exact_kernel(*given))
     monkeypatch.setattr(fp8_cudnn, "key_parts", lambda *_: 2)
     q, k, v = tokens(count=tiles * 128 + rest, dim=64)
-    got = fp8_cudnn.cudnn_attention_of(*fp8_attention.operands(q[:, :99], k, v), HEADS, torch.float32)
+    got = fp8_cudnn.cudnn_attention_fp8_qkv(*fp8_attention.to_operands(q[:, :99], k, v), HEADS, torch.float32)
     assert relative_rms(got, sdpa(q[:, :99], k, v, HEADS, {})[0]) < 0.2
     assert [shape.keys for shape in shapes] == asked
 
@@ -230,7 +230,7 @@ def test_added_keys_have_less_than_their_share():
     assert [fp8_cudnn.padding(keys) for keys in (32760, 32768, 28080, 75600, 4680, 1)] == [8, 0, 80, 48, 0, 0]
     q, k, v = tokens(count=1000)
     wanted = fp8_attention.plain_attention(q, k, v, HEADS)
-    padded = fp8_attention.operands(q, k, v, zeros=24)
+    padded = fp8_attention.to_operands(q, k, v, zeros=24)
     mean = padded[2].scaling.mean
     got = sdpa(*((each.values.float() * each.scaling.scale)[None] for each in padded), HEADS, {}) + mean
     share = 24 / 1024
@@ -239,11 +239,11 @@ def test_added_keys_have_less_than_their_share():
 
 def test_keys_and_values_that_are_in_8_bits_already(monkeypatch):
     q, k, v = tokens()
-    kept = fp8_attention.operands(q, k, v)[1:]
+    kept = fp8_attention.to_operands(q, k, v)[1:]
     want = attend_8bit(q.clone(), k, v, HEADS, {})
     assert torch.equal(attend_8bit(q.clone(), *kept, HEADS, {}), want)
     monkeypatch.setattr(fp8_cudnn, "_graph", exact_kernel)
-    got = fp8_cudnn.cudnn_attention_to(q, *kept, HEADS)
+    got = fp8_cudnn.cudnn_attention_fp8_kv(q, *kept, HEADS)
     assert got.data_ptr() == q.data_ptr()
     assert relative_rms(got, want) < 0.03
 
@@ -252,7 +252,7 @@ def test_keys_and_values_that_are_in_8_bits_already(monkeypatch):
 @pytest.mark.parametrize("across", [False, True])
 def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
     """Keys and values are those of what is normed and turned before."""
-    monkeypatch.setattr(attention_own, "takes_transposed_values", lambda *_: across)
+    monkeypatch.setattr(attention_own, "reads_transposed_values", lambda *_: across)
     (q, k, v), angles = tokens(count=1500)[:, 0], 3 * torch.randn(1500, 32)
     weights = 1 + torch.randn(2, 128) / 5
     if outliers:
@@ -262,12 +262,12 @@ def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
         v[::100] *= 5
     norm_ropes = [NormRope(weight, angles.cos(), angles.sin(), 1e-6) for weight in weights]
     rotated = [BeforeRope(x.clone(), norm_rope).with_rope() for x, norm_rope in zip((q, k), norm_ropes, strict=True)]
-    scalings = fp8_attention.scaling_of_keys(norm_ropes[1], sample(rotated[1])), fp8_attention.scaling(v, v)
-    kept = [operand(*each) for each in zip((rotated[1], v), scalings, strict=True)]
+    scalings = fp8_attention.normed_key_scaling(norm_ropes[1], sample(rotated[1])), fp8_attention.sampled_scaling(v, v)
+    kept = [to_operand(*each) for each in zip((rotated[1], v), scalings, strict=True)]
     own = (
-        attention_own.own_queries(BeforeRope(q, norm_ropes[0])),
-        attention_own.own_keys(BeforeRope(k, norm_ropes[1]), 64),
-        attention_own.own_values(v, 64),
+        attention_own.norm_rope_queries(BeforeRope(q, norm_ropes[0])),
+        attention_own.norm_rope_keys(BeforeRope(k, norm_ropes[1]), 64),
+        attention_own.values_to_operand(v, 64),
     )
     for got, want in zip(own[1:], kept, strict=True):
         assert torch.equal(got.rows.float(), want.rows.float())
@@ -275,7 +275,7 @@ def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
     assert own[2].transposed_tokens == (1500 if across else None)
     given = [x[None] for x in (*rotated, v)]
     want, before = sdpa(*given, HEADS, {})[0], fp8_attention.plain_attention(*given, HEADS)[0]
-    after = fp8_attention.plain_attention_of(*own, HEADS, torch.float32)
+    after = fp8_attention.plain_attention_fp8_qkv(*own, HEADS, torch.float32)
     assert relative_rms(after, want) < 1.01 * relative_rms(before, want)
 
 
@@ -350,8 +350,8 @@ def test_operands_that_are_made_one_by_one_leave_room_for_sums_that_wait(monkeyp
         eight_bit = EightBit(torch.empty_like(q.values), torch.empty(len(q.values), 1, device="meta"))
         return (eight_bit, held)[0] if dtype == FP8 else torch.empty_like(q.values, dtype=dtype)
 
-    monkeypatch.setattr(attention_layers, "attend_operands", attend)
-    monkeypatch.setattr(attention_own, "takes_transposed_values", lambda *_: across)
+    monkeypatch.setattr(attention_layers, "attend_fp8", attend)
+    monkeypatch.setattr(attention_own, "reads_transposed_values", lambda *_: across)
     product = lambda x, weight, _, dtype: x.values.new_empty(len(x.values), len(weight.values), dtype=dtype)  # noqa: E731
     monkeypatch.setattr(linear_8bit, "product", product)
     model, inputs = full_size((21, 60, 104), lambda q, *_: torch.empty_like(q))
@@ -379,7 +379,7 @@ def full_size(grid, attention=attend_in_parts):
 
 def exact_hopper_kernel(out, q, k, v, heads, scales, frame_mask=None):
     """In place of ours."""
-    *scales, mean, reach = scales
+    *scales, mean, bound = scales
     seen = len(k) if frame_mask is None else len(k) // len(frame_mask) * int((frame_mask == 0).sum())
     values = Operand(v, SimpleNamespace(scale=scales[2]), transposed_tokens=len(k)).rows[:seen]
     q, k, v = (
@@ -388,9 +388,9 @@ def exact_hopper_kernel(out, q, k, v, heads, scales, frame_mask=None):
     )
     made = ((q @ k.transpose(1, 2) / 128**0.5).softmax(-1) @ v).transpose(0, 1).flatten(1) + mean
     if isinstance(out, EightBit):
-        assert (made.abs() <= reach).all()
-        out.values[:] = made * (448 / reach)
-        out.scales[:] = reach / 448
+        assert (made.abs() <= bound).all()
+        out.values[:] = made * (448 / bound)
+        out.scales[:] = bound / 448
     else:
         out[:] = made
     return out
@@ -415,22 +415,22 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
         assert relative_rms(fp8_hopper.hopper_attention(q.clone(), k, v, 2), want) < 3e-3, "bf16"
         with pytest.raises(ValueError, match="heads of 64, expected 128"):
             fp8_hopper.hopper_attention(q, k, v, 4)
-    queries, keys, values = fp8_attention.operands(q[:1], k[:1], v[:1])
+    queries, keys, values = fp8_attention.to_operands(q[:1], k[:1], v[:1])
     across = values._replace(values=turned_across(values.values), transposed_tokens=len(values.values))
     frame_mask = None if there is None else torch.zeros(5).masked_fill(torch.arange(5) >= there, -torch.inf)
     seen = [each._replace(values=each.values[: 1000 * (there or 5)]) for each in (keys, values)]
-    want = fp8_attention.plain_attention_of(queries, *seen, 2, torch.float32)
+    want = fp8_attention.plain_attention_fp8_qkv(queries, *seen, 2, torch.float32)
     for each in (values, across):
-        got = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float32, frame_mask)
+        got = fp8_hopper.hopper_attention_fp8_qkv(queries, keys, each, 2, torch.float32, frame_mask)
         assert relative_rms(got, want) < 3e-3
-        in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, frame_mask)
+        in_8_bits = fp8_hopper.hopper_attention_fp8_qkv(queries, keys, each, 2, torch.float8_e4m3fn, frame_mask)
         assert relative_rms(in_8_bits.values.float() * in_8_bits.scales, want) < 0.04
-        each = each._replace(scaling=each.scaling.with_reach())
-        in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, frame_mask)
+        each = each._replace(scaling=each.scaling.with_bound())
+        in_8_bits = fp8_hopper.hopper_attention_fp8_qkv(queries, keys, each, 2, torch.float8_e4m3fn, frame_mask)
         assert (in_8_bits.scales == in_8_bits.scales[0]).all(), "one scale for all tokens"
         assert relative_rms(in_8_bits.values.float() * in_8_bits.scales, want) < 0.04
     if there is None:
-        assert relative_rms(fp8_hopper.hopper_attention_to(q[:1].clone(), keys, across, 2)[0], want) < 3e-3
+        assert relative_rms(fp8_hopper.hopper_attention_fp8_kv(q[:1].clone(), keys, across, 2)[0], want) < 3e-3
 
 
 @pytest.mark.parametrize(
@@ -495,8 +495,8 @@ def test_a_hopper_gpu_has_our_kernel_and_cudnns_where_ours_fails(monkeypatch, wh
     monkeypatch.setattr(eight_bit_attention, "transposes_exactly", lambda device: True)
     cuda = torch.device("cuda")
     assert attention_note("8bit", cuda, SMALL) == f"Attention in 8 bits by {package}."
-    assert eight_bit_attention.takes_operands("8bit", cuda, SMALL)
-    assert eight_bit_attention.takes_transposed_values(cuda, SMALL.head_dim) == (why is None)
+    assert eight_bit_attention.supports_fp8_cache("8bit", cuda, SMALL)
+    assert eight_bit_attention.reads_transposed_values(cuda, SMALL.head_dim) == (why is None)
     forget()
 
 
@@ -512,7 +512,7 @@ class Graph:
         print("freed")
 
 attention._Graph = Graph
-attention._graph("cuda", attention.Shape(1, 2, 3, 4, 5))
+attention._graph("cuda", attention.GraphShape(1, 2, 3, 4, 5))
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(attention._graph))  # as where something in C holds the module for good
 """
 

@@ -48,19 +48,19 @@ def test_what_is_written_in_cudas_language_compiles(name):
 
 def test_a_kernel_is_tried_before_it_is_taken(caplog):
     want = torch.ones(8)
-    assert hopper.is_right("sums are made", lambda: want * 1.001, want)
+    assert hopper.is_accurate("sums are made", lambda: want * 1.001, want)
     assert caplog.text == ""
-    assert not hopper.is_right("sums are made", lambda: want * 1.5, want)
+    assert not hopper.is_accurate("sums are made", lambda: want * 1.5, want)
     assert "sums are made by other kernels, slower: ours has an error of 0.5 here" in caplog.text
-    assert not hopper.is_right("sums are made", lambda: want * torch.nan, want)
+    assert not hopper.is_accurate("sums are made", lambda: want * torch.nan, want)
 
     def broken(error):
         raise error
 
-    assert not hopper.is_right("sums are made", lambda: broken(RuntimeError("no\nplan")), want)
+    assert not hopper.is_accurate("sums are made", lambda: broken(RuntimeError("no\nplan")), want)
     assert "sums are made by other kernels, slower: no plan" in caplog.text
     with pytest.raises(torch.OutOfMemoryError):
-        hopper.is_right("sums are made", lambda: broken(torch.OutOfMemoryError()), want)
+        hopper.is_accurate("sums are made", lambda: broken(torch.OutOfMemoryError()), want)
 
 
 def test_maps_are_made_once(monkeypatch):
@@ -71,7 +71,7 @@ def test_maps_are_made_once(monkeypatch):
             made.append(1)
             return 0
 
-    monkeypatch.setattr(hopper, "driver", Driver)
+    monkeypatch.setattr(hopper, "libcuda", Driver)
     x = torch.empty(10, 96, dtype=torch.float16)
     first = hopper.tensor_map(x, (64, 8), hopper.SWIZZLE_64)
     assert hopper.tensor_map(x.view(10, 96), (64, 8), hopper.SWIZZLE_64) is first
@@ -126,7 +126,7 @@ class Launched:
 
     def __init__(self, monkeypatch):
         self.kinds = []
-        monkeypatch.setattr(hopper, "driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_arguments: 0))
+        monkeypatch.setattr(hopper, "libcuda", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_arguments: 0))
         card = SimpleNamespace(multi_processor_count=132)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
         monkeypatch.setattr(torch.cuda, "device_of", lambda _tensor: nullcontext())

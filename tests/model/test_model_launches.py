@@ -79,7 +79,7 @@ def launched(monkeypatch):
         (operations, "gelu_", "gelu_"),
         (linear_8bit, "product", "linear"),
         (torch.nn.functional, "linear", "linear"),
-        (attention_layers, "attend_operands", "attention"),
+        (attention_layers, "attend_fp8", "attention"),
     ):
         monkeypatch.setattr(module, kernel, telling(getattr(module, kernel), name))
     return names, telling

@@ -38,9 +38,9 @@ def seen(monkeypatch):
             k, v = (torch.cat([x[: len(x) - missing], torch.full_like(x[:missing], torch.nan)]) for x in (k, v))
         return attention.attend_to_padded(q, k[: len(k) - missing], v[: len(v) - missing], heads, missing)
 
-    monkeypatch.setattr(attention, "_by_ours", by_plain_torch)
+    monkeypatch.setattr(attention, "_attend_by_ours", by_plain_torch)
     for module in (attention, dit):
-        monkeypatch.setattr(module, "attends_by_ours", lambda _q, _heads: True)
+        monkeypatch.setattr(module, "uses_our_kernel", lambda _q, _heads: True)
     return told
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lingbot_world.model.choice import trials
 from lingbot_world.model.choice.table import TABLE
-from lingbot_world.model.choice.trials import ATTEMPTS, Size
+from lingbot_world.model.choice.trials import KERNEL_FUNCTIONS, Size
 from lingbot_world.model.layers.operations import Linear, prepared
 from lingbot_world.model.ops.linear_8bit import EightBitLayer
 from lingbot_world.model.quantized import own_format
@@ -29,7 +29,9 @@ def test_its_trial_takes_a_right_product_and_refuses_plain_code(form, monkeypatc
     assert tried.reason is not None
     assert "eager" in tried.reason or "No backend" in tried.reason or "support" in tried.reason, tried
     monkeypatch.setitem(
-        ATTEMPTS, (form, candidate.name), lambda x, weight, bias: own_format.torch_multiply(x, weight, bias, x.dtype)
+        KERNEL_FUNCTIONS,
+        (form, candidate.name),
+        lambda x, weight, bias: own_format.torch_multiply(x, weight, bias, x.dtype),
     )
     (tried,) = trials.try_all([candidate], CPU, Size(rows=37, dim=256, out=128), timed=False)
     assert tried.reason is None, tried

@@ -9,7 +9,7 @@ from lingbot_world.model.attention import choose_8bit  # noqa: F401
 from lingbot_world.model.choice import trials
 from lingbot_world.model.choice.card import Card
 from lingbot_world.model.choice.table import KITCHEN, TABLE
-from lingbot_world.model.choice.trials import ATTEMPTS, KERNEL_TESTS, Size
+from lingbot_world.model.choice.trials import KERNEL_FUNCTIONS, KERNEL_TESTS, Size
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.layers.operations import Linear, joined, prepared
 from lingbot_world.model.ops import linear_8bit, products_8bit
@@ -182,13 +182,13 @@ def test_a_width_that_the_kernel_cannot_rotate_stays(by_kitchen):
     assert not linear_8bit.rotates(WIDTH, torch.float8_e4m3fn, torch.device("cuda", 0))
 
 
-@pytest.mark.parametrize("work", [work for work, name in ATTEMPTS if name == KITCHEN])
+@pytest.mark.parametrize("work", [work for work, name in KERNEL_FUNCTIONS if name == KITCHEN])
 def test_comfy_kitchen_runs_on_the_gpu_of_its_operands(work, monkeypatch):
     """It launches its kernels on the current GPU, which may be another one than that of its operands."""
     arguments, seen = KERNEL_TESTS[work].make(torch.device("cpu"), Size()), []
     monkeypatch.setattr(torch.cuda, "device_of", lambda x: nullcontext(seen.append(x)))
     with suppress(Exception):  # on a CPU it has no kernel
-        ATTEMPTS[work, KITCHEN](*arguments)
+        KERNEL_FUNCTIONS[work, KITCHEN](*arguments)
     assert seen[0] is arguments[0]
 
 

@@ -281,7 +281,7 @@ def test_both_fronts_count_what_attention_in_8_bits_without_cudnn_needs(fp8, mon
     if fp8:
         return
     for module in (rollout_memory, rollout_planner):
-        monkeypatch.setattr(module, "takes_operands", lambda *_: False)  # as where cuDNN's kernel is missing
+        monkeypatch.setattr(module, "supports_fp8_cache", lambda *_: False)  # as where cuDNN's kernel is missing
     room, weights = work.key_values(place).device + work.forward(place), int(10e9)
     for missing in (0, copies):
         chosen = choose_world(work, "auto", CUDA, Free(room + weights - missing, 10**12), weights)

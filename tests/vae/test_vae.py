@@ -10,7 +10,7 @@ from lingbot_world.model.choice.card import Card
 from lingbot_world.model.choice.tiles import tile_of
 from lingbot_world.toy.weights import VAE_WIDTH, Weights, vae_tensors
 from lingbot_world.vae import Stripe, VideoDecoder, decode_latent, encode_first_frame, load_vae, pooled, read_vae
-from lingbot_world.vae.decoding import REACH
+from lingbot_world.vae.decoding import CONTEXT_FRAMES
 from lingbot_world.vae.encoding import SETTLED
 from lingbot_world.vae.network import Decoder, Encoder
 from lingbot_world.vae.weights import vae_shapes
@@ -95,7 +95,7 @@ def test_a_number_too_large_for_half_is_told():
     with pytest.raises(OverflowError, match="too large for fp16"):
         decode_latent(vae.decoding_in_half(), latent)
     decoder = VideoDecoder(vae.decoding_in_half(), 6, 8)
-    decoder.decode(latent, later=True)
+    decoder.decode(latent, non_blocking=True)
     with pytest.raises(OverflowError, match="too large for fp16"):
         decoder.check()
 
@@ -123,7 +123,7 @@ def test_frames_that_come_later_are_the_same(way):
     vae.use_tiling = way == "in tiles"
     decoders = [VideoDecoder(vae, 34, 34, park=way == "parked") for _ in range(2)]
     for part in latent.split(3, dim=2):
-        now, later = decoders[0].decode(part), decoders[1].decode(part, later=True)
+        now, later = decoders[0].decode(part), decoders[1].decode(part, non_blocking=True)
         torch.cuda.synchronize()
         assert torch.equal(now, later)
 
@@ -217,9 +217,9 @@ def test_stripes_together_are_the_whole(official, size, count):
 
 def test_what_lies_far_enough_back_has_left_the_decoder(vae):
     """So a world that goes on needs no more than its last latents."""
-    latent = noise(1, 16, REACH + 8, 2, 2)
+    latent = noise(1, 16, CONTEXT_FRAMES + 8, 2, 2)
     whole = decode_latent(vae, latent)
-    for known, same in ((REACH, True), (REACH // 2, False)):
+    for known, same in ((CONTEXT_FRAMES, True), (CONTEXT_FRAMES // 2, False)):
         later = VideoDecoder(vae, 2, 2)
         later.decode(latent[:, :, -known - 3 : -3])
         assert torch.equal(later.decode(latent[:, :, -3:]), whole[-12:]) is same

@@ -7,7 +7,7 @@ from lingbot_world.model.choice.tiles import tile_of
 from lingbot_world.model.kernels.hopper import convolution as convolution_hopper
 from lingbot_world.toy.weights import vae_tensors
 from lingbot_world.vae import load_vae, pooled
-from lingbot_world.vae.convolutions import KitchenDecoder, convolution_of
+from lingbot_world.vae.convolutions import KitchenDecoder, convolution_kernel
 from lingbot_world.vae.network import Decoder
 from lingbot_world.vae.weights import vae_shapes
 from played_card import CUDA, PlayedCard, forget
@@ -99,9 +99,9 @@ def test_comfy_kitchens_decoder_gives_the_frames_of_the_plain_one():
 def test_a_card_decodes_by_its_fastest_right_convolution(monkeypatch, capability, found, seconds, name, recorded):
     monkeypatch.setattr(pooled, "triton_loads", lambda: True)
     card = PlayedCard(monkeypatch, *capability, why=None, found=found, seconds=seconds)
-    assert convolution_of(CUDA) == name
-    assert pooled.records(CUDA, torch.float16, 96) is recorded
-    assert not pooled.records(CUDA, torch.bfloat16, 96)
+    assert convolution_kernel(CUDA) == name
+    assert pooled.can_record(CUDA, torch.float16, 96) is recorded
+    assert not pooled.can_record(CUDA, torch.bfloat16, 96)
     assert card.tried == (1 if seconds else 0)
     forget()
 
@@ -113,15 +113,15 @@ def test_without_memory_for_a_trial_torch_decodes(monkeypatch):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr("lingbot_world.model.choice.trials.try_all", full)
-    assert convolution_of(CUDA) == "torch"
+    assert convolution_kernel(CUDA) == "torch"
     forget()
 
 
 def test_a_setting_of_another_cards_kernel_leaves_torch(monkeypatch):
     PlayedCard(monkeypatch, 9, 0)
     monkeypatch.setenv("LINGBOT_WORLD_KERNELS", "convolution=comfy-kitchen")
-    assert convolution_of(CUDA) is None
-    assert not pooled.records(CUDA, torch.float16, 96)
+    assert convolution_kernel(CUDA) is None
+    assert not pooled.can_record(CUDA, torch.float16, 96)
     forget()
 
 

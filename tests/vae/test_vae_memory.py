@@ -68,7 +68,7 @@ def test_the_pools_need_no_more_than_the_plain_decoder(monkeypatch):
         return x.new_empty((height + 1) * (width + 1), len(weight) // 4 if side == 2 else len(weight))
 
     kernels = ModuleType("lingbot_world.model.kernels.convolution")
-    kernels.convolve, kernels.put = convolve, lambda *_: None
+    kernels.convolve, kernels.store = convolve, lambda *_: None
     monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
     monkeypatch.setattr("lingbot_world.model.kernels.convolution", kernels, raising=False)
     shapes = vae_shapes(96).items()

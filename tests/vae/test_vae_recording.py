@@ -52,7 +52,7 @@ def test_what_is_recorded_is_known_before(device, dtype, width, recorded, monkey
     monkeypatch.setattr(pooled, "triton_loads", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H200")
-    assert pooled.records(torch.device(device), dtype, width) == recorded
+    assert pooled.can_record(torch.device(device), dtype, width) == recorded
 
 
 def test_where_recording_fails_frames_are_made_as_usual(caplog):
@@ -142,7 +142,7 @@ def test_videos_behind_each_other_and_side_by_side(half):
         for index in range(4):
             for decoder, latent, parts in zip(decoders, latents, made, strict=True):
                 part = latent[:, :, 2 * index : 2 * index + 2]
-                parts.append(decoder.decode(part, later=True, last=index == 3))
+                parts.append(decoder.decode(part, non_blocking=True, last=index == 3))
         torch.cuda.synchronize()
         assert all(torch.equal(torch.cat(parts), want) for parts, want in zip(made, wanted, strict=True))
         assert not is_recorded(first)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from lingbot_world.loaders import load_expert
-from lingbot_world.model.attention.choose_8bit import check_8_bits, takes_operands
+from lingbot_world.model.attention.choose_8bit import check_8_bits, supports_fp8_cache
 from lingbot_world.model.choice.card import card_of
 from lingbot_world.model.choice.rates import LARGE_SIZES, SIZES
 from lingbot_world.model.choice.table import candidates, missing
@@ -25,7 +25,7 @@ from lingbot_world.pipeline.world import World, WorldMemory
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.toy.weights import Weights
 from lingbot_world.vae import load_vae
-from lingbot_world.vae.convolutions import KitchenDecoder, convolution_of
+from lingbot_world.vae.convolutions import KitchenDecoder, convolution_kernel
 from lingbot_world.vae.network import Decoder
 from lingbot_world.vae.pooled import PooledDecoder
 from lingbot_world.vae.weights import vae_shapes
@@ -119,7 +119,7 @@ def try_vae(timed: bool) -> None:
     whole, half = random_vae(), random_vae().decoding_in_half()
     latents = torch.randn(FRAMES, 1, 16, 20, 22, generator=torch.Generator().manual_seed(0))
     want = decoded(Decoder(whole.weights), latents, whole)
-    shown("VAE: the table's choice", lambda: {"chosen": convolution_of(torch.device("cuda"))})
+    shown("VAE: the table's choice", lambda: {"chosen": convolution_kernel(torch.device("cuda"))})
     for name, make in {
         "Triton, or ours": lambda recorded: PooledDecoder(half, recorded=recorded),
         "comfy-kitchen": lambda _recorded: KitchenDecoder(half.weights),
@@ -197,7 +197,9 @@ def _kernels(path: Path, arithmetic: str, attention: str) -> dict[str, tuple[flo
     """Profile a chunk with a full window."""
     how = {"arithmetic": arithmetic, "attention_mode": attention}
     model = load_expert(path, "cuda", torch.bfloat16, decoded_blocks=max(BLOCKS), **how)
-    memory = WorldMemory(KeyValuePlace(fp8=takes_operands(model.attention_mode, torch.device("cuda"), model.config)))
+    memory = WorldMemory(
+        KeyValuePlace(fp8=supports_fp8_cache(model.attention_mode, torch.device("cuda"), model.config))
+    )
     world = World(model, VIDEO, Window(2 * FRAMES, FRAMES), chunk=FRAMES, device="cuda", memory=memory)
     draw, schedule = normal_draw(), few_step_schedule(FAST_INDICES, 10.0)
     world.prompt = draw((1, 77, 4096))

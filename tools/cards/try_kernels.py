@@ -31,7 +31,7 @@ def run_card(card: str, parts: list[str]) -> None:
         shared = play(card)
     import model_cases
     import torch
-    from lingbot_world.model.choice.kept import versions
+    from lingbot_world.model.choice.user_cache import versions
 
     known_as = model_cases.card_of(torch.device("cuda", 0)).known_as
     print(json.dumps({"card": known_as, "versions": versions(), "shared": shared}), flush=True)

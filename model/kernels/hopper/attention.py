@@ -14,9 +14,11 @@ from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
-QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, V_BLOCK = 192, 2, 128, 128, 32, 64
-"""Constants of the CUDA sources: QUERIES of a tile, QUERY_TILES of a thread block, the size HEAD, the bytes of a TMA
-ROW (VALUES_ROW for 8-bit v), and the side V_BLOCK of a transposed block."""
+# Constants of the CUDA sources:
+QUERIES, QUERY_TILES = 192, 2  # queries in a tile, tiles in a thread block
+HEAD = 128  # the head size
+ROW, VALUES_ROW = 128, 32  # bytes in a row of a TMA box; VALUES_ROW for 8-bit v
+V_BLOCK = 64  # rows and columns of the block that a thread block transposes
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MAX_PARTS, PART_COST = 16, 640
 """The maximum number of parts into which keys are split, and the cost of a split as a number of keys."""
@@ -62,11 +64,12 @@ def attend(
     frame_mask: Tensor | None = None,
     padding_start: Tensor | None = None,
 ) -> Result:
-    """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`. For
-    `frame_mask` see `attend_to_frames`, for `padding_start` see `sdpa`, in attention/exact.py.
+    """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`. An EightBit
+    `out` receives fp8 values and scales. For `frame_mask` see `attend_to_frames`, for `padding_start` see `sdpa`, in
+    attention/exact.py.
 
     v: for fp8, the result of `transpose`.
-    scales: for fp8, the scales of q, k and v, then mean and reach of v's `Scaling`.
+    scales: for fp8, the scales of q, k and v, then `mean` and `bound` of v's Scaling, fp32; else None five times.
     """
     queries, keys, kind, blocks = len(q), len(k), CONFIGURATIONS[q.dtype], _blocks(q)
     shared, parts = split_last_round(queries, 0 if padding_start is not None else keys, heads, blocks, kind)
@@ -81,8 +84,8 @@ def attend(
         maps = (hopper.tensor_map(*each) for each in ((q, *of_queries), (k, *of_keys), (v, *of_values)))
         counts = 0 if frame_mask is None else len(frame_mask), queries, keys, heads, parts
         values, token_scales = out if isinstance(out, EightBit) else (out, None)
-        others, reach = scales[:-1], None if token_scales is None else scales[-1]
-        given = values, results, stored, *others, frame_mask, padding_start, reach, token_scales
+        others, bound = scales[:-1], None if token_scales is None else scales[-1]
+        given = values, results, stored, *others, frame_mask, padding_start, bound, token_scales
         _attend(q.device, q.dtype)(Launch((blocks, 1), THREADS, kind.shared), *maps, *given, *counts)
     return out
 
@@ -106,17 +109,17 @@ def _blocks(x: Tensor) -> int:
 
 
 def transpose(v: Tensor) -> Tensor:
-    """Return 8-bit values v [tokens, dim] as [dim, columns] in the order that `attend` reads. Columns of zeros fill the
-    last block."""
+    """Return 8-bit values v [tokens, dim] as [dim, columns]. The columns have the order of `transposed_columns`, and
+    are padded with zeros to a multiple of 64."""
     tokens, dim = v.shape
     row = -(-tokens // V_BLOCK) * V_BLOCK
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
     with torch.cuda.device_of(v):
-        _transposing(v.device)[0](Launch((dim // V_BLOCK, row // V_BLOCK), 256), v, out, tokens, dim, row)
+        _transpose_kernels(v.device)[0](Launch((dim // V_BLOCK, row // V_BLOCK), 256), v, out, tokens, dim, row)
     return out
 
 
-def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+def scatter_transposed_(out: Tensor, columns: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Launch the kernel of `ops.scatter.scatter_transposed_`, and return `out`. Channels and columns must be multiples
     of 64."""
     x = x.bfloat16()
@@ -125,7 +128,7 @@ def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, f
     (tokens, dim), blocks = x.shape, -(-len(x) // V_BLOCK)
     with torch.cuda.device_of(out):
         launch, counts = Launch((dim // V_BLOCK, blocks), 256), (tokens, x.stride(0), out.stride(0))
-        _transposing(out.device)[1](launch, x, out, places, shift, factor, *counts)
+        _transpose_kernels(out.device)[1](launch, x, out, columns, shift, factor, *counts)
     return out
 
 
@@ -134,9 +137,9 @@ def source(dtype: torch.dtype) -> str:
     kind = CONFIGURATIONS[dtype]
     operands, register = (kind.name, kind.bytes), "r" if kind.scores == 16 else "f"
     products = [
-        hopper.product("first_product", kind.tile, operands, f"={register}", adds=False),
-        hopper.product("next_product", kind.tile, operands, f"+{register}"),
-        hopper.product_of_registers("add_values", HEAD, operands),
+        hopper.product_source("first_product", kind.tile, operands, f"={register}", adds=False),
+        hopper.product_source("next_product", kind.tile, operands, f"+{register}"),
+        hopper.register_product_source("add_values", HEAD, operands),
     ]
     numbers = {"BYTES": kind.bytes, "TILE": kind.tile, "STAGES": kind.stages, "CLUSTER": kind.cluster}
     constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
@@ -151,8 +154,8 @@ def _attend(device: torch.device, dtype: torch.dtype) -> CudaKernel:
 
 
 @lru_cache
-def _transposing(device: torch.device) -> tuple[CudaKernel, CudaKernel]:
-    """Return the kernels `across`, which transposes, and `put_across`, which converts to 8 bits first."""
+def _transpose_kernels(device: torch.device) -> tuple[CudaKernel, CudaKernel]:
+    """Return the kernels of `transpose` and of `scatter_transposed_`."""
     with torch.cuda.device(device):
         module = load(hopper.source("values_across.cu"), hopper.ARCHITECTURE)
         return CudaKernel(module, "across"), CudaKernel(module, "put_across")

@@ -10,9 +10,10 @@ from torch import Tensor
 from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
-COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
-"""Constants of convolution.cu: the output channels (COLUMNS) and PIXELS of a tile, the input CHANNELS of a step, the
-number of buffers (STAGES), and the pixels in a buffer (LINE)."""
+# Constants of convolution.cu:
+COLUMNS, PIXELS = 96, 384  # output channels and pixels of a tile
+CHANNELS = 32  # input channels of a step
+STAGES, LINE = 5, 400  # shared-memory buffers, and the pixels in each
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 MIN_ROUNDS = 0.9
@@ -31,8 +32,14 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Return a 3x3 convolution over three frames of the pool x [rows, channels], as rows [..., out]. `slots` has the
-    oldest frame first; `weight` is [out, 9 * 3 * channels]."""
+    """Convolve three frames of the pool x [rows, channels] with 3x3 windows. Return a feature map [(height + 1) *
+    (width + 1), out].
+
+    slots: the frames' slots in the pool, the oldest first.
+    weight: [out, 9 * 3 * channels].
+    size: height and width of a frame.
+    added: a feature map to add to the result.
+    """
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
     out, near = x.new_empty((height + 1) * (width + 1), out_channels), 2 * 3 * channels
@@ -50,7 +57,7 @@ def convolve(
 
 def source() -> str:
     """Return the CUDA source of the convolution kernel."""
-    products = hopper.product("add_products", COLUMNS, ("f16", 2))
+    products = hopper.product_source("add_products", COLUMNS, ("f16", 2))
     return hopper.source("convolution.cu", PRODUCTS=f"constexpr int COLUMNS = {COLUMNS};\n{products}")
 
 

@@ -12,38 +12,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .nvrtc import check, driver
+from .nvrtc import check, libcuda
 
 ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
 """Constants of the enums CUtensorMapDataType and CUtensorMapL2promotion in cuda.h."""
-WORST = 0.01
-"""The relative RMS error below which a kernel passes `is_right`."""
+MAX_ERROR = 0.01
+"""A kernel passes `is_accurate` if its relative RMS error is below this limit."""
 MAX_MAPS = 4096  # in the cache
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 """Constants of cuda.h (CUtensorMapSwizzle) for rows of 32, 64 and 128 bytes in shared memory."""
 
 
-def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether the result of `made()` has a relative RMS error below WORST compared with `want`. Failures
-    are logged; the message begins with `what`."""
+def is_accurate(what: str, run: Callable[[], Tensor], expected: Tensor) -> bool:
+    """Return whether the result of `run()` has a relative RMS error below MAX_ERROR compared with `expected`. Failures
+    are logged in a message that begins with `what`."""
     try:
-        error = ((made() - want).norm() / want.norm()).item()
+        error = ((run() - expected).norm() / expected.norm()).item()
     except torch.OutOfMemoryError:
         raise
     except Exception as reason:
         logging.warning("%s by other kernels, slower: %s", what, " ".join(str(reason).split())[:300])
         return False
-    if not error < WORST:
+    if not error < MAX_ERROR:
         logging.warning("%s by other kernels, slower: ours has an error of %.2g here", what, error)
-    return error < WORST
+    return error < MAX_ERROR
 
 
 def source(name: str, **parts: str) -> str:
-    """Return the CUDA source of the file `name` after hopper.cuh, with each @NAME@ replaced by the argument NAME."""
+    """Return the CUDA source in the file `name`, preceded by hopper.cuh. Each placeholder @NAME@ is replaced by the
+    keyword argument NAME."""
     program = f"{text('hopper.cuh')}\n{text(name)}"
-    for part, given in parts.items():
-        program = program.replace(f"@{part}@", given)
+    for part, code in parts.items():
+        program = program.replace(f"@{part}@", code)
     return program
 
 
@@ -52,32 +53,33 @@ def text(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
+def product_source(name: str, columns: int, dtype: tuple[str, int], constraint: str = "+f", adds: bool = True) -> str:
     """Return the source of a CUDA function `name`(d, a, b) that multiplies 64 rows by `columns` columns in shared
     memory.
 
-    dtype: the operands' PTX name and size in bytes.
-    given: the inline-assembly constraint of d: "+f" or "=f" for fp32, "+r" or "=r" for fp16.
+    dtype: the PTX name and the size in bytes of the factors' dtype.
+    constraint: the inline-assembly constraint of the result d: "f" for fp32 or "r" for fp16, after "+" (read and
+    written) or "=" (only written).
     adds: whether to add to d, which requires "+", or to overwrite d.
     """
-    half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
+    half, across = constraint[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
     return f"""INLINE void {name}({kind} (&d)[{count}], u64 a, u64 b) {{
     asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {int(adds)}, 0;\\n"
         "{_instruction(columns, dtype, 16 if half else 32)} "
         "{{{_registers(count)}}}, %{count}, %{count + 1}, p, 1, 1{across};\\n}}"
-        : {_each(given, count)} : "l"(a), "l"(b));
+        : {_outputs(constraint, count)} : "l"(a), "l"(b));
 }}"""
 
 
-def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
+def register_product_source(name: str, columns: int, dtype: tuple[str, int]) -> str:
     """Return the source of a CUDA function `name`(d, a, b) that adds a product to d. The factors are 64 rows in
     registers and `columns` columns in shared memory."""
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
     asm volatile("{_instruction(columns, dtype)} {{{_registers(count)}}}, {{{a}}}, %{count + 4}, 1, 1, 1{across};"
-        : {_each("+f", count)} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : {_outputs("+f", count)} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }}"""
 
 
@@ -90,17 +92,18 @@ def _registers(count: int) -> str:
     return ", ".join(f"%{i}" for i in range(count))
 
 
-def _each(given: str, count: int) -> str:
-    return ", ".join(f'"{given}"(d[{i}])' for i in range(count))
+def _outputs(constraint: str, count: int) -> str:
+    return ", ".join(f'"{constraint}"(d[{i}])' for i in range(count))
 
 
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return a tensor map (TMA descriptor) with which TMA loads boxes of a matrix x [rows, columns].
+    """Return a TMA descriptor (CUtensorMap) for boxes of a matrix x [rows, columns].
 
-    box: the bytes of a row, and the number of rows.
-    shape, strides: of a map with more than two dimensions, innermost first; row length and strides in bytes.
+    box: the size of a box: bytes of a row, then the number of rows.
+    swizzle: SWIZZLE_32, SWIZZLE_64 or SWIZZLE_128, equal to the bytes of a box's row.
+    shape, strides: for more than two dimensions, innermost first; the first size and all strides in bytes.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
@@ -113,7 +116,7 @@ def _encoded(
     made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
     at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver requires a multiple of 64
     check(
-        driver().cuTensorMapEncodeTiled(
+        libcuda().cuTensorMapEncodeTiled(
             ctypes.c_void_p(at),
             UINT8,
             len(shape),

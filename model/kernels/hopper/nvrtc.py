@@ -36,8 +36,11 @@ class CudaKernel:
         """Look up the function `name`. `shared` is the maximum dynamic shared memory of a launch, in bytes. Raise
         RuntimeError if the driver fails."""
         self._function = ctypes.c_void_p()
-        check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
-        check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
+        check(
+            libcuda().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()),
+            "cuModuleGetFunction",
+        )
+        check(libcuda().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
 
     def __call__(self, launch: Launch, *arguments: Argument) -> None:
         """Launch the kernel on torch's current stream. The current device must be the kernel's. Raise RuntimeError if
@@ -46,7 +49,7 @@ class CudaKernel:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         check(
-            driver().cuLaunchKernel(
+            libcuda().cuLaunchKernel(
                 self._function, *launch.blocks, 1, launch.threads, 1, 1, launch.shared, stream, pointers, None
             ),
             "cuLaunchKernel",
@@ -68,7 +71,7 @@ def check(result: int, what: str) -> None:
 
 
 @lru_cache
-def driver() -> ctypes.CDLL:
+def libcuda() -> ctypes.CDLL:
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
@@ -77,7 +80,7 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
     Raise RuntimeError or OSError if that fails."""
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
-    check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
+    check(libcuda().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
     return module
 
 

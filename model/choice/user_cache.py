@@ -1,4 +1,5 @@
-"""The results of kernel tests, in a JSON file in the user's cache folder or at the path in LINGBOT_WORLD_CARDS."""
+"""JSON files in the user's cache folder. The results of kernel tests stand in cards.json, or at the path in
+LINGBOT_WORLD_CARDS."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ MAX_ENTRIES = 20
 """The maximum number of entries in the file. Each entry is for one combination of GPU, driver and package versions."""
 
 
-def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path of this project's file or folder `name` in the user's cache. If the environment variable
-    `variable` is set, return the path in it, or None if it is empty."""
+def cache_path(variable: str, name: str) -> Path | None:
+    """Return the path of this project's file or folder `name` in the user's cache folder. If the environment variable
+    `variable` is set, return its path instead, or None if it is empty."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -35,7 +36,9 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 def key_of(card: Card) -> str:
     """Return the key of a GPU's entry: its name, the platform, the driver and package versions."""
-    return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
+    return " | ".join(
+        [card.known_as, sys.platform, f"driver {driver_version()}", *(f"{k} {v}" for k, v in versions().items())]
+    )
 
 
 @lru_cache
@@ -49,8 +52,8 @@ def versions() -> dict[str, str]:
 
 
 @lru_cache
-def driver() -> str:
-    """Return the newest CUDA version that the driver supports, such as "13.0", or HIP's version on AMD's GPUs. Return
+def driver_version() -> str:
+    """Return the newest CUDA version that the driver supports, such as "13.0", or the HIP version on AMD GPUs. Return
     "none" without a GPU."""
     if not torch.cuda.is_available():
         return "none"
@@ -64,25 +67,25 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the value that `keep` stored for a GPU under `name`, or None."""
+    """Return the value that `store` stored for a GPU under `name`, or None."""
     return _file().get(key_of(card), {}).get(name)
 
 
-def all_of(card: Card) -> dict[str, Any]:
+def read_all(card: Card) -> dict[str, Any]:
     """Return all stored values of a GPU by name."""
     return _file().get(key_of(card), {})
 
 
-def keep(card: Card, name: str, value: Any) -> None:
+def store(card: Card, name: str, value: Any) -> None:
     """Store a JSON value under `name` for a GPU. Errors in writing the file are ignored."""
     cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}
-    write_json(in_user_cache(VARIABLE, NAME), dict(list(cards.items())[-MAX_ENTRIES:]))
+    write_json(cache_path(VARIABLE, NAME), dict(list(cards.items())[-MAX_ENTRIES:]))
 
 
 def _file() -> dict[str, dict[str, Any]]:
-    found = read_json(in_user_cache(VARIABLE, NAME))
+    found = read_json(cache_path(VARIABLE, NAME))
     return found if all(isinstance(each, dict) for each in found.values()) else {}
 
 
