@@ -112,7 +112,7 @@ class Decoder(Network):
 
 class Encoder(Network):
     """The encoder of a video. A layer reuses its previous result if all frames on which the result depends were one
-    tensor object. Endless grey frames cost nothing then."""
+    tensor object."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)

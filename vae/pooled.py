@@ -137,8 +137,8 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """Convolve the three frames in `slots` of the pool x with windows of `side` x `side` pixels. Return
-        the result plus `added`, as rows [(H + 1) * (W + 1), out]."""
+        """Convolve the three frames in `slots` of the pool x with windows of `side` x `side` pixels. Return the result
+        plus `added`, as rows [(H + 1) * (W + 1), out]."""
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
             return ours.convolve(x, slots, weight, bias, size, added)
@@ -229,7 +229,8 @@ def _pool_of(name: str, weight: Tensor) -> str:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a feature map [1, C, H, W] as rows with padding of zeros, a view if possible."""
+    """Return a feature map [1, C, H, W] as rows with padding of zeros [(H + 1) * (W + 1), C], a view if x has this
+    padding already."""
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

@@ -20,8 +20,8 @@ NUMERATOR_FACTOR = 256.0
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys to append so that the last tile of keys is full, or 0 if they would distort the
-    softmax. Attention does not mask them."""
+    """Return the number of zero keys to append so that the last tile of keys is full. Return 0 if zero keys would
+    distort the softmax, in which they are not masked."""
     added = -keys % TILE
     return added if added * MIN_KEYS_PER_ZERO <= keys else 0
 
@@ -158,8 +158,8 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return attention without v's scale and mean, float8_e4m3fn [rows, queries, heads, head_dim]. Also return
-        log-sum-exps, fp32 [rows, heads, queries], empty unless `in_parts`."""
+        """Return attention without v's scale and mean, float8_e4m3fn [batch, queries, heads, head_dim]. Also return
+        log-sum-exps, fp32 [batch, heads, queries], empty unless `in_parts`."""
         handle, (batch, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(batch, queries, heads, head_dim, dtype=FP8, device=self._device)

@@ -131,7 +131,7 @@ class Launched:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
         monkeypatch.setattr(torch.cuda, "device_of", lambda _tensor: nullcontext())
         monkeypatch.setattr(attention_hopper, "_attend", lambda _device, _dtype: self)
-        monkeypatch.setattr(attention_hopper, "_transposing", lambda _device: (self, self))
+        monkeypatch.setattr(attention_hopper, "_transpose_kernels", lambda _device: (self, self))
         monkeypatch.setattr(convolution_hopper, "_kernel", lambda _device: self)
 
     def __call__(self, _launch, *arguments):

@@ -143,7 +143,7 @@ def operands(kind: str, channels: int, out: int, height: int, width: int) -> tup
 def put(own, x, slots, _weight, _bias, size, _side) -> dict:
     """Measure the kernel that writes a frame with its norm; its work is in bytes."""
     pixels = (size[0] + 1) * (size[1] + 1)
-    run = partial(own.put, x[:pixels], x[0], 1e-24, x, slots, size)
+    run = partial(own.store, x[:pixels], x[0], 1e-24, x, slots, size)
     return timed(run, 4.0 * pixels * x.shape[1])
 
 
