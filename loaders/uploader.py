@@ -61,8 +61,7 @@ class Uploader(AbstractContextManager["Uploader"]):
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy chunks after the kernels queued on the CUDA stream. `total` is the size for `wait`'s
-        progress."""
+        """Start to copy chunks after the kernels queued on the CUDA stream. `total` is the bytes for progress."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._copy_chunks, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
@@ -154,7 +153,7 @@ class ChunkReader:
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Copy a chunk to the device. Raise CheckpointError if reading fails."""
+        """Copy a chunk. Return None, or on CUDA an event for the copy's end. Raise CheckpointError if reading fails."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)

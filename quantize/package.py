@@ -64,7 +64,7 @@ def checksum_path(file: Path) -> Path:
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Return the plan, checked from the headers of the files. Raise InputError for impossible options or paths,
+    """Return the plan for a quantization, checked from headers alone. Raise InputError for impossible options or paths,
     CheckpointError for unusable weights."""
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():

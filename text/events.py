@@ -140,8 +140,7 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Raise InputError if no event has a start, or if no chunk begins while a timed event is active. Chunks last
-    `seconds`."""
+    """Raise InputError if no event has a start, or no chunk (of `seconds`) begins while a timed event is active."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")

@@ -37,7 +37,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
-    """Return the prefix of a file's tensor names, such as `module.`, or "". No name in `known_names` has a prefix."""
+    """Return the prefix, such as `module.`, of all tensor names in a file, else "". One of `known_names` follows it."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(name) for name in known_names for key in dotted if key.endswith(f".{name}")]
     prefix = min(found, key=len, default="")
@@ -72,7 +72,7 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the current snapshot of a repository in Hugging Face's cache; `folder` unless exactly one is found."""
+    """Return the current snapshot if `folder` is a repository in Hugging Face's cache; `folder` if none is current."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder
@@ -113,7 +113,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def unfinished_download(folder: Path) -> str:
-    """Return a message about an unfinished `hf download` in `folder`, its parent, or its repository's blobs, or ""."""
+    """Return a message if an interrupted `hf download` left files in `folder`, its parent or repository; else ""."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download in {place} was not finished ({part.name}): the same `hf download` continues it"

@@ -175,7 +175,7 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return quantized weights' parameters by name: DecodedParameters, or with `dtype` QuantizedTensors of `dtype`."""
+    """Return weights as parameters: QuantizedTensors that decode to `dtype`, or DecodedParameters if it is None."""
     four_bit = (weight for weight in weights.values() if isinstance(weight, FourBitWeight))
     nested = {f"{each.name}.nested_offset": each.nested_offset for each in four_bit if each.nested_offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
