@@ -61,8 +61,7 @@ class Bench:
         self._waiting = distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
     def _together(self, layout: Layout) -> ParallelGroups | None:
-        """Return this process's groups of a layout, or None outside of it. All processes must create all groups in the
-        same order."""
+        """Return this process's groups of a layout, if any. All processes must create all groups in the same order."""
         rows = [range(row * layout.sequence, (row + 1) * layout.sequence) for row in range(layout.halves)]
         sequences = [self._group(*ranks) for ranks in rows]
         pairs = [self._group(i, i + layout.sequence) for i in range(layout.sequence * (layout.halves > 1))]

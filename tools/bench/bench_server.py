@@ -41,8 +41,7 @@ def server_parser(description: str) -> argparse.ArgumentParser:
 
 
 def prepare_base(options: argparse.Namespace) -> Path:
-    """Make a server's base directory with this pack and the benchmarks' nodes. Return the folder of the package
-    "bench"."""
+    """Make a server's base directory. Return the folder of the package "bench"."""
     options.comfyui, options.folder = options.comfyui.resolve(), options.folder.resolve()
     for name in ("custom_nodes", "models/loras", "models/lingbot_world", "input", "output", "front-end"):
         (options.folder / name).mkdir(parents=True, exist_ok=True)
@@ -57,8 +56,8 @@ def prepare_base(options: argparse.Namespace) -> Path:
 
 @contextmanager
 def measured_server(mode: str, options: argparse.Namespace) -> Iterator[Callable[[dict], tuple["Timeline", dict]]]:
-    """Start a server. Yield a function that runs nodes and returns its timeline, seconds and peak memory over the
-    idle server's. The log is FOLDER/server-MODE.log, whose end is printed after an exception."""
+    """Start a server. Yield a function that runs nodes: it returns the timeline, seconds and memory over the idle
+    server's."""
     log, memory = options.folder / f"server-{mode}.log", Memory()
     before = {name: value for name, value in memory.now(None).items() if name.startswith("vram")}
     with socket.socket() as probe:

@@ -1,6 +1,5 @@
-"""Packages of random weights at the real sizes (31 GB); existing parts are used again.
-
-All blocks of an expert have the same weights, which does not change what is measured."""
+"""Packages of random weights at the real sizes (31 GB), used again if there. All blocks of an expert have the same
+weights."""
 
 import math
 import os
@@ -160,6 +159,6 @@ def whole(folder: Path, device: str = "cuda") -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of a timed command, without PYTHONDONTWRITEBYTECODE: each run would compile torch's
+    """Return the variables of a timed command, which may write bytecode: else each run would compile torch's
     sources."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

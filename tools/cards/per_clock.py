@@ -27,8 +27,7 @@ PLAYED = "12.0"
 KERNELS = "int8=comfy-kitchen,attention-8bit=comfy-kitchen,convolution=triton"
 TOKENS, KEYS = (count * VIDEO[0] * VIDEO[1] // 4 for count in (FRAMES, 18))
 REFERENCE, COOL = 400, 0.06
-"""The loops of the kernel whose time tells the clock, and the rest in seconds: a GPU that works for long lowers its
-clock."""
+"""Loops of the kernel whose time tells the clock; seconds of rest, because work lowers a GPU's clock."""
 
 
 @lru_cache
@@ -108,8 +107,7 @@ def operations_of(kind: str, channels: int, out: int, height: int, width: int) -
 
 
 def convolution() -> None:
-    """Measure the decoder's largest convolutions: Triton with sums in fp16 and fp32, comfy-kitchen, and the frame
-    writer."""
+    """Measure the decoder's largest convolutions by Triton and comfy-kitchen, and the frame writer."""
     from lingbot_world.model.choice.tiles import tile_of
     from lingbot_world.model.kernels import convolution as own
 

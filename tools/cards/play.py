@@ -1,7 +1,6 @@
 """Another NVIDIA card, played on the one at hand: torch reports its compute capability, and Triton compiles for it.
 
-Paths, fallbacks and numbers are the other card's, times are not. A Triton kernel with too much shared memory raises, as
-it would there."""
+Paths, fallbacks and numbers are the other card's, times are not."""
 
 import os
 import tempfile
@@ -18,7 +17,7 @@ class SharedMemoryError(RuntimeError):
 
 
 def play(name: str) -> dict[str, int]:
-    """Play a card, such as "8.6". Return a dict that fills with the shared memory of each compiled Triton kernel, in
+    """Play a card, such as "8.6". Return a dict that fills with each compiled Triton kernel's shared memory in
     bytes."""
     played = tuple(int(part) for part in name.split("."))
     here = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]

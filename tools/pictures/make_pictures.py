@@ -3,9 +3,7 @@
 
     python tools/pictures/make_pictures.py --server http://127.0.0.1:8188
 
-Needs node, Chromium and `npm ci` in tests/browser; and, lest nodes are framed in red, a ComfyUI that has the files the
-workflows name.
-"""
+Needs node, Chromium, `npm ci` in tests/browser, and a ComfyUI that has the files of workflow 01."""
 
 import argparse
 import json

@@ -32,8 +32,8 @@ class Adversary:
         self.steps = torch.zeros((), device=device)
 
     def slope(self, made: Tensor, true: Tensor, asked: Tensor) -> Tensor:
-        """Train the discriminator one step. Return the gradient of its loss by `made` [n, 16, f, h, w], for the frames
-        in `asked` [n, f]."""
+        """Train a step. Return the gradient of its loss by `made` [n, 16, f, h, w], for the frames in `asked` [n,
+        f]."""
         fake, real = (part.movedim(2, 1).flatten(0, 1) for part in (made.detach(), true))
         share = (asked / asked.sum().clamp(min=1)).flatten()
         self._learn(fake, real, share)
@@ -65,8 +65,7 @@ class Adversary:
 
 
 def judged(weights: Weights, latents: Tensor) -> Tensor:
-    """Return realism scores [n, patches] of latents [n, 16, h, w]. Far scores are repeated, so both heads weigh the
-    same in a mean."""
+    """Return realism scores [n, patches] of latents [n, 16, h, w]. Both heads weigh the same in a mean."""
     x, found = latents, []
     for index, (_, _, size) in enumerate(LAYERS):
         x = F.leaky_relu(_convolved(weights, str(index), x, 2 - size % 2, 1), 0.2)

@@ -89,8 +89,7 @@ def _causal(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
 
 
 class _Stacked(torch.autograd.Function):
-    """Concatenate each frame's channels with those of the two before, [B, T, H, W, 3C]. torch alone would copy five
-    times."""
+    """Each frame's channels after those of the two before, [B, T, H, W, 3C]. torch alone would copy five times."""
 
     @staticmethod
     def forward(_ctx: Any, x: Tensor) -> Tensor:

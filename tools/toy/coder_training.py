@@ -54,8 +54,7 @@ def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, log: L
 
 
 def _loss(weights: dict[str, Tensor], pixels: Tensor) -> Tensor:
-    """Return the loss of pixels uint8 [n, f, h, w, 3]: reconstruction, differences between neighbours, and KL
-    divergence."""
+    """Return the loss of pixels uint8 [n, f, h, w, 3]: error, differences between neighbours, KL divergence."""
     clips = pixels.to(compute_dtype(pixels.device)) / 127.5 - 1
     mean, log_variance = encode(weights, clips).float().chunk(2, -1)
     log_variance = log_variance.clamp(-12, 4)

@@ -35,15 +35,11 @@ BEGINNINGS, FIRST = 0.25, 3.0  # the share of clips that begin their walk, and t
 
 
 class Watched(NamedTuple):
-    """n walks of f frames.
+    """n walks of f frames: images, and the inputs of the decoder's last stage."""
 
-    pictures: uint8 [n, f, height, width, 3]
-    true: the last stage's input [n, f, height, width, c] from the encoder's latents
-    made: the same from the denoiser's latents"""
-
-    pictures: Tensor
-    true: Tensor
-    made: Tensor
+    pictures: Tensor  # uint8 [n, f, height, width, 3]
+    true: Tensor  # [n, f, height, width, c], from the encoder's latents
+    made: Tensor  # from the denoiser's latents
 
 
 @torch.no_grad()
@@ -102,8 +98,7 @@ def train_decoder(vae: Weights, data: Watched, phase: Phase, log: Log, seed: int
 
 
 def loss_of(last: Weights, given_to: Tensor, pictures: Tensor, counts: Tensor) -> Tensor:
-    """Return the loss of clips [n, f, h, w, ...] with frame weights [n, f]: pixels, differences between neighbours, and
-    `detail`."""
+    """Return the loss of clips [n, f, h, w, ...] with frame weights [n, f]: errors of pixels, edges and `detail`."""
     made, wanted = last_stage(last, given_to.float()), pictures.float() / 127.5 - 1
     made, wanted = (part[:, :, EDGE:-EDGE, EDGE:-EDGE] for part in (made, wanted))
     error = made - wanted
@@ -116,8 +111,7 @@ def loss_of(last: Weights, given_to: Tensor, pictures: Tensor, counts: Tensor) -
 
 
 def detail(pictures: Tensor, size: int) -> Tensor:
-    """Return the RMS differences between neighbouring pixels, [n * f, 1, down, across], in half-overlapping patches of
-    `size`."""
+    """Return the RMS of neighbours' differences, [n * f, 1, down, across], in half-overlapping patches of `size`."""
     down, across = pictures.diff(dim=2)[:, :, :, :-1], pictures.diff(dim=3)[:, :, :-1]
     square = (down.square() + across.square()).mean(-1).flatten(0, 1)[:, None]
     return (F.avg_pool2d(square, size, size // 2) + LEAST).sqrt()

@@ -1,7 +1,6 @@
 """Training of the denoiser, base and causal at once, by flow matching on chunks and on whole videos.
 
-A walk's generated latents are stored (`Made`) and are context and start at its next visit: the model learns to correct
-its own errors."""
+A walk's next visit begins with the latents that the model made (`Made`), so it learns to correct its own errors."""
 
 from __future__ import annotations
 
@@ -63,15 +62,11 @@ class Made(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The kind of a step.
+    """The kind of a step."""
 
-    chunk: latent frames of a chunk, 0 for the whole video
-    windowed: whether attention has a window
-    gap: latent frames between the halves"""
-
-    chunk: int
+    chunk: int  # latent frames of a chunk, 0 for the whole video
     windowed: bool
-    gap: int
+    gap: int  # latent frames between the halves
 
 
 WHOLE = Layout(0, False, 0)
@@ -191,8 +186,7 @@ class Steps:
         return self._judged(made, clean, sigma, learned)
 
     def _judged(self, made: Tensor, clean: Tensor, sigma: Tensor, learned: Tensor) -> Tensor:
-        """Return the loss of `made` at noise levels `sigma` [n, f] on `learned` frames [f], with the adversary's
-        gradient."""
+        """Return the loss of `made` at noise levels `sigma` [n, f], on `learned` frames [f]."""
         error = (made - clean) / sigma[:, None, :, None, None]
         loss = (_robust(error) * learned[:, None, None]).mean() / learned.mean()
         if self.adversary is None:

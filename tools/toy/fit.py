@@ -29,15 +29,12 @@ Slope = Callable[[float], tuple[Tensor, Tensor]]
 
 @dataclass
 class Phase:
-    """The length of a training in minutes, or in steps if given, and its learning rate.
-
-    hold: the share at the full rate
-    rate: a factor on the part's rate"""
+    """The length of a training, and its learning rate."""
 
     minutes: float
-    steps: int | None = None
-    hold: float = 0.0
-    rate: float = 1.0
+    steps: int | None = None  # instead of minutes
+    hold: float = 0.0  # the share at the full rate
+    rate: float = 1.0  # a factor on the part's rate
     begun: float = field(default_factory=time.monotonic)
 
     def progress(self, step: int) -> float:
@@ -104,10 +101,8 @@ def fit(
 
 
 class Optimizer:
-    """Muon for the blocks' matrices and inner convolutions, Adam for the rest (Liu et al., Muon is scalable for LLM
-    training, 2025).
-
-    On a GPU a step is a CUDA graph."""
+    """Muon (Liu et al., 2025) for the blocks' matrices and inner convolutions, Adam for the rest. A CUDA graph on a
+    GPU."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters, flat = parameters, parameters.flat
@@ -162,10 +157,8 @@ def slope_of(parameters: Parameters, loss: Callable[[dict[str, Tensor]], Tensor]
 
 
 def replayed(work: Callable[[], R], random: Generator | None = None, memory: Any = None) -> Callable[[], R]:
-    """Record `work` in a CUDA graph; a result is valid until the next run.
-
-    random: the generator that `work` uses, if not torch's own
-    memory: a `torch.cuda.graph_pool_handle` that several graphs share"""
+    """Record `work` in a CUDA graph; a result is valid until the next run. `memory`: a pool that several graphs
+    share."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,5 +1,4 @@
-"""Quality of the engine's walks against the renderer, in JSON lines: `python -m lingbot_world.tools.toy.measure
-PACKAGE`."""
+"""Quality of the engine's walks against the renderer: `python -m lingbot_world.tools.toy.measure PACKAGE`."""
 
 import argparse
 import json

@@ -52,8 +52,8 @@ GOAL, GOAL_ROOMS = 3, ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 2), (2, 0), (-2, 
 
 
 def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
-    """Write the causal model, VAE (float16), text encoder, tokenizer and an example. `short`: matrices are
-    `shortened`."""
+    """Write the causal model, VAE (float16), text encoder, tokenizer and an example. `short`: with `shortened`
+    matrices."""
     vae, weights = (load_weights(checkpoints / f"{name}.pt") for name in CHECKPOINTS)
     folder.mkdir(parents=True, exist_ok=True)
     write_text_files(folder)

@@ -72,8 +72,7 @@ def keep(file: Path, parameters: Parameters) -> None:
 
 
 def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Return initial weights that keep the variance. Biases are not zero: a VAE's norms divide by the length of a grey
-    frame."""
+    """Return weights that keep the variance. Biases are not zero: a VAE's norms divide by a grey frame's length."""
     layer, _, kind = name.rpartition(".")
     if kind in ("diff", "diff_b"):
         return torch.zeros(shape)

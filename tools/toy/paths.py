@@ -7,8 +7,7 @@ from torch import Generator, Tensor
 
 FRAMES = 33
 STEP = 0.2
-"""The longest step in world units between two latent frames, equal for all paths: the model sees translations relative
-to it."""
+"""The longest step between two latent frames in world units, for all paths: the model sees steps relative to it."""
 
 MOST_DEGREES = (25.0, 45.0, 30.0)  # the largest turn of a path about x (tilt), y (pan) and z (roll)
 
@@ -16,10 +15,7 @@ STILL, SINGLE = 0.05, 0.55  # cumulated shares of paths that stand still and tha
 
 
 def random_walks(count: int, generator: Generator, frames: int) -> Tensor:
-    """Return camera-to-world float32 [count, frames, 4, 4] of moves in sequence; one in three reverses the previous
-    one.
-
-    The first pose is the identity. `generator` is a CPU one, so a seed gives the same paths everywhere."""
+    """Return camera-to-world float32 [count, frames, 4, 4] of moves in sequence, the first pose the identity."""
     moves = [_moves(count, FRAMES - 1, generator)]
     while len(moves) * (FRAMES - 1) < frames - 1:
         back = torch.rand(count, 1, 1, generator=generator) < 1 / 3
@@ -38,8 +34,7 @@ def _moves(count: int, steps: int, generator: Generator) -> Tensor:
 
 
 def integrate(twists: Tensor) -> Tensor:
-    """Return poses [count, f + 1, 4, 4] from twists [count, f, 6]: translation and rotation vector in the camera's
-    axes."""
+    """Return poses [count, f + 1, 4, 4] from twists [count, f, 6], translations and rotation vectors in camera axes."""
     turns = rotations(twists[..., 3:])
     poses = [torch.eye(4).repeat(len(twists), 1, 1)]
     for frame in range(twists.shape[1]):

@@ -23,17 +23,12 @@ TRIES = 3  # places that are tried for a walk: it is to meet walls
 
 @dataclass(frozen=True)
 class Pool(Rows):
-    """n walks of two halves with f latent frames in all.
+    """n walks of two halves with f latent frames in all."""
 
-    latent: [n, 16, f, h, w], normalised
-    first: [n, 16, f / 2, h, w], the first frame followed by grey
-    steps: [n, f, 4, 4], `steps_of` the requested camera
-    kinds: [n, 2], the kind of the house in each half"""
-
-    latent: Tensor
-    first: Tensor
-    steps: Tensor
-    kinds: Tensor
+    latent: Tensor  # [n, 16, f, h, w], normalised
+    first: Tensor  # [n, 16, f / 2, h, w], the first frame followed by grey
+    steps: Tensor  # [n, f, 4, 4], `steps_of` the requested camera
+    kinds: Tensor  # [n, 2], the kind of the house in each half
 
 
 def walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device) -> Pool:

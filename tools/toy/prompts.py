@@ -67,8 +67,7 @@ def embeddings() -> Tensor:
 
 
 def draw(kinds: Tensor) -> Tensor:
-    """Draw a prompt's index [n] for each kind [n] of house: 75 % its caption, 10 % negative, 5 % empty, 10 % random
-    words."""
+    """Draw a prompt [n] for each kind [n] of house: 75 % its caption, 10 % negative, 5 % empty, 10 % random words."""
     wording = torch.randint(0, len(WORDINGS), kinds.shape, device=kinds.device)
     chance = torch.rand(kinds.shape, device=kinds.device)
     some = EMPTY + 1 + torch.randint(0, RANDOM_PROMPTS, kinds.shape, device=kinds.device)

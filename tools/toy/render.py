@@ -23,8 +23,8 @@ LIGHT = ((1.0, 1.0, 1.0), (0.46, 0.54, 0.82), (0.95, 0.98, 1.05), (0.92, 0.92, 0
 HORIZON = ((0.80, 0.88, 0.95), (0.22, 0.26, 0.44), (0.82, 0.84, 0.88), (0.74, 0.76, 0.78))
 ZENITH = ((0.30, 0.55, 0.90), (0.05, 0.06, 0.18), (0.62, 0.67, 0.75), (0.66, 0.68, 0.71))
 HAZE, CLEAR = (1 / 7, 1 / 6, 1 / 6, 1 / 2.5), 3.0
-"""By weather: the factor of colours, the sky's colours below and above, and the loss with distance beyond CLEAR. Far
-rooms are pale, because their edges would be finer than a latent's cell."""
+"""By weather: factors of colours, the sky below and above, the loss with distance beyond CLEAR: far edges are too
+fine."""
 SUN = F.normalize(torch.tensor([0.5, -0.32, 0.8]), dim=0).tolist()
 FACES = torch.tensor([0.80, 0.92, 1.02, 0.70, 1.10])  # the brightness of faces to -x, +x, -z, +z and up
 TRIM, DARK, GLASS, TOP = (0.90, 0.88, 0.82), (0.20, 0.17, 0.16), (0.55, 0.75, 0.92), (0.62, 0.60, 0.58)
@@ -35,8 +35,7 @@ ROW_TRIM, ROW_DARK, ROW_GLASS, ROW_TOP = 7, 8, 9, 10
 
 
 def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, samples: int = SAMPLES) -> Tensor:
-    """Return frames float32 [n, f, 3, height, width], -1 to 1, from poses c2w [n, f, 4, 4]. `rooms` has n or n * f
-    rows."""
+    """Return frames float32 [n, f, 3, height, width], -1 to 1, from poses [n, f, 4, 4]; `rooms` has n or n * f rows."""
     frames = c2w.shape[1]
     rays = camera_rays(height * samples, width * samples).to(c2w.device)
     at_once = max(1, RAYS_AT_ONCE[c2w.device.type] // len(rays))
@@ -79,8 +78,8 @@ def palette(rooms: Rooms) -> Tensor:
 
 
 def trace(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Return distance and surface [n, rays] that each ray [n, rays, 3] from an origin [n, 3] hits: SKY, GROUND, or 2 +
-    box."""
+    """Return distance and surface [n, rays] of each ray [n, rays, 3] from origins [n, 3]; surfaces from 2 on are
+    BOXES."""
     far = 1e3
     safe = torch.where(direction.abs() < 1e-6, torch.full_like(direction, 1e-6), direction)
     inverse_x, inverse_y, inverse_z = (1 / safe).unbind(-1)

@@ -76,13 +76,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Rooms(Rows):
-    """n houses, completely described by a prompt.
+    """n houses, completely described by a prompt."""
 
-    walls: [n, 2], the two colours, indices into COLOURS
-    weather: [n], an index into WEATHERS"""
-
-    walls: Tensor
-    weather: Tensor
+    walls: Tensor  # [n, 2], the two colours, indices into COLOURS
+    weather: Tensor  # [n], an index into WEATHERS
 
     def captions(self) -> list[str]:
         """Return the prompts of the houses, such as "a maze with red and blue walls at night"."""
@@ -103,8 +100,7 @@ class Rooms(Rows):
 
 @dataclass(frozen=True)
 class Scenes(Rows):
-    """Houses and paths, camera-to-world float32 [n, frames, 4, 4] in OpenCV axes. `asked`: the path before
-    collisions."""
+    """Houses and paths, camera-to-world float32 [n, frames, 4, 4] in OpenCV axes, also as `asked` before collisions."""
 
     rooms: Rooms
     c2w: Tensor

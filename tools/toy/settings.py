@@ -30,32 +30,23 @@ def config_of(weights: Mapping[str, Tensor]) -> ModelConfig:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Pixels of a video, and the sizes of batches.
-
-    clips, clip_frames, crop: the VAE's batches of crops
-    whole, whole_frames: its batches of whole frames
-    videos, video_frames: its data
-    half: latent frames of half a walk
-    base: latent frames of a base video
-    fill, encoded: walks rendered and encoded at once
-    watched, unwatched: the decoder's walks for training and measurement
-    batch: the denoiser's"""
+    """Pixels of a video, and the sizes of batches."""
 
     height: int = HEIGHT
     width: int = WIDTH
-    clips: int = 8
+    clips: int = 8  # the VAE's batches of crops, then of whole frames
     clip_frames: int = 9
     crop: tuple[int, int] = (96, 128)
     whole: int = 2
     whole_frames: int = 17
     videos: int = 800
     video_frames: int = 33
-    half: int = 12
+    half: int = 12  # latent frames of half a walk, and of a base video
     base: int = 9
-    fill: int = 32
+    fill: int = 32  # walks rendered and encoded at once
     encoded: int = 16
     walks: int = 65_536
-    watched: int = 12
+    watched: int = 12  # the decoder's walks for training and measurement
     unwatched: int = 2
     batch: int = 8
     held_out: int = 64

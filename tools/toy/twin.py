@@ -1,8 +1,5 @@
-"""The denoiser's forward, differentiable, with the numbers of `model.dit`. A base model is a causal one of a single
-chunk.
-
-Matrix products and attention run in `dtype`; the residual stream, norms, modulation, time embedding and head are
-float32."""
+"""The denoiser's forward, differentiable, with the numbers and dtypes of `model.dit`. A base model is a single
+chunk."""
 
 import math
 from collections.abc import Callable
@@ -60,9 +57,7 @@ def of_block(weights: Weights, index: int) -> dict[str, Tensor]:
 
 
 def prompt_tokens(weights: Weights, config: ModelConfig, context: Tensor) -> tuple[Tensor, Tensor]:
-    """Return prompts [..., n + a few, dim] of context [..., n, text_dim], and the bias on their logits.
-
-    The last tokens stand for all padding up to text_len: log(number) on their logits gives them its weight."""
+    """Return prompts [..., n + a few, dim] and their logits' bias. The last tokens weigh as much as all padding."""
     more = EVEN - context.shape[-2] % EVEN
     padded = F.pad(context, (0, 0, 0, more))
     text = linear(weights, "text_embedding.2", F.gelu(linear(weights, "text_embedding.0", padded), approximate="tanh"))
@@ -90,10 +85,10 @@ def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def chunks(frames: int, chunk: int, window: int | None = None, sink: int = 0, half: int = 0) -> Attends:
-    """Return the spans of clean frames followed by as many noisy ones.
+    """Return the spans of clean frames followed by as many noisy ones; a chunk attends to itself and to clean ones
+    before.
 
-    A chunk attends to itself and to the clean chunks before it, with a `window` to the `sink` and the last of them.
-    With `half`, later frames attend to no earlier ones but the sink."""
+    `half`: the first frame after a gap, from which on only the sink is seen of the earlier ones."""
     found: list[tuple[Span, tuple[Span, ...]]] = []
     for noisy in (0, frames):
         for first in range(0, frames, chunk):
@@ -126,8 +121,7 @@ def mask_of(attends: Attends, per_frame: int, device: torch.device) -> Tensor:
 def projected(
     weights: Weights, x: Tensor, e0: Tensor, rope: tuple[Tensor, Tensor], heads: int, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values [B, heads, tokens, channels] of a block from the residual stream x [B, frames, n,
-    dim]."""
+    """Return queries, keys and values [B, heads, tokens, channels] from the residual stream x [B, frames, n, dim]."""
     shift, scale = (weights["modulation"][:, None] + e0)[:, :, :2, None].unbind(2)
     y = (norm(x, eps) * (1 + scale) + shift).to(dtype).flatten(1, 2)
     q, k = (
@@ -149,12 +143,10 @@ def finished(
     heads: int,
     eps: float,
 ) -> Tensor:
-    """Return the residual stream x [B, frames, n, dim] after a block.
+    """Return the residual stream x [B, frames, n, dim] after a block. `attended`: its self-attention's result.
 
-    attended: [B, heads, tokens, channels], its self-attention's result
-    e0: [B, frames, 6, dim], the modulation
-    prompts: the text [B, g, words, dim], each for a g-th of the frames, and the bias [words] on its logits
-    camera: [B, frames of a copy, n, dim]"""
+    `e0`: the modulation [B, frames, 6, dim]. `prompts`: the text [B, g, words, dim], each for a g-th of the frames, and
+    its logits' bias. `camera`: [B, frames of a copy, n, dim]."""
     gate, shift, scale, gate_2 = (weights["modulation"][:, None] + e0)[:, :, 2:, None].unbind(2)
     dtype = attended.dtype
     y = linear(weights, "self_attn.o", attended.transpose(1, 2).flatten(2)).unflatten(1, x.shape[1:3])
@@ -202,12 +194,10 @@ def causal_velocity(
     attends: Attends,
     later: int = 0,
 ) -> Tensor:
-    """Return the velocity float32 [B, 16, f, h, w] of each chunk of `noisy` [B, 36, f, h, w] after the chunks of
-    `clean`.
+    """Return the velocity of each chunk of `noisy` [B, 36, f, h, w] after the chunks of `clean`.
 
-    timestep: [B, f]
-    context: [B, g, n, text_dim], prompts, each for a g-th of the frames
-    later: the latent frames between the halves"""
+    `timestep`: [B, f]. `context`: [B, g, n, text_dim], each for a g-th of the frames. `later`: frames between the
+    halves."""
     times = torch.cat([torch.zeros_like(timestep), timestep], 1)
     x = torch.cat([clean, noisy], 2)
     return _forward(network, x, times, context, camera, attends, (2, later))[:, :, clean.shape[2] :]

@@ -95,8 +95,7 @@ def camera_patches(steps: Tensor, rays: Tensor) -> Tensor:
 
 
 def ray_patches(height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return unit ray directions float32 [tokens, 3, 256] of a frame's patches: pixels of a cell, then cells of a
-    patch."""
+    """Return unit rays float32 [tokens, 3, 256] of a frame's patches: pixels of a cell, then cells of a patch."""
     rows, columns = height // (2 * CELL), width // (2 * CELL)
     rays = torch.from_numpy(pixel_rays(LENS, height, width)).float()
     rays = rays.view(3, CELL * CELL, rows, 2, columns, 2).permute(2, 4, 0, 1, 3, 5)

@@ -175,8 +175,7 @@ TITLES: dict[Callable[[Server], Graph], str] = {
     walk: "Walk with 1.3B, render with base",
     walk_toy: "Walk in the toy",
 }
-"""The titles of the templates in the order of the template browser, which their numbers keep. A new one comes last, so
-that the others keep their names."""
+"""Titles in the order of the template browser, numbered. A new one comes last, so that the others keep their names."""
 
 
 def ask(address: str) -> Server:

@@ -57,8 +57,7 @@ class Wires:
         return [(out, _level(source)), *between, (into, _level(target))]
 
     def _lane(self, start: Group, end: Group, aside: int) -> int | None:
-        """Return the height at which a wire passes groups: above its own in the same column, else below all on its
-        way."""
+        """Return the height at which a wire passes groups: above its own in one column, else below all on its way."""
         if start.column == end.column:
             return end.box[1] - 12
         passed = [group for group in self.groups if start.column < group.column < end.column]
@@ -98,7 +97,7 @@ class Graph:
         room: int = 0,
         **inputs,
     ) -> Node:
-        """Add a node; other widgets keep their default. Dotted names: `**{"format.codec": "h264"}`. `room`: free pixels
+        """Add a node; widgets keep their default. Dotted names: `**{"format.codec": "h264"}`. `room`: free pixels
         below."""
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")

@@ -16,8 +16,7 @@ PLAIN_DEFAULTS = {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False}
 
 @dataclass(frozen=True)
 class Server:
-    """A ComfyUI's node classes by /object_info, and the registry version of each pack, which is saved with its
-    nodes."""
+    """A ComfyUI's node classes by /object_info, and the registry version of each pack."""
 
     nodes: dict[str, dict]
     versions: dict[str, str]

@@ -182,8 +182,7 @@ class Parts(Graph):
         self.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
 
     def conditioned(self, text: tuple[Output, Output], image: Node, vae: Output, path: Node | None, **more) -> Node:
-        """Add WanImageToVideo with the path, at the column's top: Nodes 2.0 counts both as open when it chooses a
-        template's zoom."""
+        """Add WanImageToVideo with the path, at the top: Nodes 2.0 counts both as open when it zooms a template."""
         kind = "WanFirstLastFrameToVideo" if "end_image" in more else "WanImageToVideo"
         pair = {"positive": text[0], "negative": text[1], "vae": vae, "start_image": image["image"]}
         size = {"width": image["width"], "height": image["height"], "length": path["frames"] if path else 81}
@@ -217,8 +216,7 @@ class Parts(Graph):
     def film(
         self, camera: Node | None, image: Node, prompt: str = PROMPT, patch: Patch | None = None, **sampling
     ) -> Graph:
-        """Add everything around an image and a camera path, if any. `patch`: a group's title, and a function of level
-        and expert that returns the model to sample with."""
+        """Add all around an image and a path, if any. `patch`: a group's title, and a function of level and expert."""
         end = {name: sampling.pop(name) for name in ("end_image",) if name in sampling}
         high, low, vae = self.models(1 if patch else None, sampling.pop("vae_column", None))
         if patch:

@@ -1,6 +1,4 @@
-"""Subgraphs: a graph as one node, with some fields of the inner nodes.
-
-ComfyUI lists those of `subgraphs/` in its node library ("blueprints"); a workflow stores the same definition."""
+"""Subgraphs: a graph as one node, for `subgraphs/` (ComfyUI's "blueprints") and inside a workflow."""
 
 from dataclasses import dataclass
 
