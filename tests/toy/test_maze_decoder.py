@@ -6,8 +6,7 @@ import pytest
 import torch
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.tools.toy import decoder_training as training
-from lingbot_world.tools.toy.coder import before_last_stage, decode, encode, last_stage
-from lingbot_world.tools.toy.coder_training import SHAPES
+from lingbot_world.tools.toy.coder import SHAPES, before_last_stage, decode, encode, last_stage
 from lingbot_world.tools.toy.decoder_training import (
     BEGINNINGS,
     CLIP,

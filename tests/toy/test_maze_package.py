@@ -18,7 +18,7 @@ from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES, RELEASES
 from lingbot_world.sampling import few_step_schedule, step_indices
 from lingbot_world.tools.toy import measure, pack
 from lingbot_world.tools.toy.__main__ import take_shipped
-from lingbot_world.tools.toy.coder_training import SHAPES as VAE_SHAPES
+from lingbot_world.tools.toy.coder import SHAPES as VAE_SHAPES
 from lingbot_world.tools.toy.measure import Walker, decibels, sharpness, truth_of
 from lingbot_world.tools.toy.pack import example, in_shards, shortened
 from lingbot_world.tools.toy.parameters import Parameters, keep, load_weights, save_weights

@@ -14,7 +14,7 @@ from lingbot_world.model.kv.cache import KeyValueCache
 from lingbot_world.options import Window
 from lingbot_world.tools.toy import __main__ as training
 from lingbot_world.tools.toy import measure, pack
-from lingbot_world.tools.toy.coder_training import SHAPES
+from lingbot_world.tools.toy.coder import SHAPES
 from lingbot_world.tools.toy.fit import Optimizer, orthogonal
 from lingbot_world.tools.toy.parameters import Parameters, load_weights
 from lingbot_world.tools.toy.paths import random_walks

@@ -112,12 +112,12 @@ def print_profile(step: Callable[[], object]) -> None:
 
 
 class Memory:
-    """Highest bytes: `anon` of a process, `host` of the machine (20 Hz), `vram`, `vram1` ... of the GPUs (5 Hz)."""
+    """Highest bytes: `anon` of a process, `host` of the machine (50 Hz), `vram`, `vram1` ... of the GPUs (5 Hz)."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: bool = True) -> None:
         self.peaks: dict[str, int] = {}
         self._stop, self._pid, self._smi = threading.Event(), None, None
-        if shutil.which("nvidia-smi"):
+        if gpus and shutil.which("nvidia-smi"):
             query = ["nvidia-smi", "--query-gpu=index,memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
             self._smi = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
             threading.Thread(target=self._watch_gpu, daemon=True).start()
@@ -136,7 +136,7 @@ class Memory:
             self._note(f"vram{gpu or ''}", mebibytes << 20)
 
     def _watch_host(self) -> None:
-        while not self._stop.wait(0.05):
+        while not self._stop.wait(0.02):
             kib = dict(re.findall(r"(\w+):\s+(\d+)", Path("/proc/meminfo").read_text()))
             cached = sum(int(kib.get(name, 0)) for name in ("MemFree", "Buffers", "Cached", "SReclaimable"))
             self._note("host", 1024 * (int(kib["MemTotal"]) - cached + int(kib["Shmem"])))
@@ -153,27 +153,18 @@ class Memory:
 
 
 class StageMemory:
-    """Highest anonymous memory of this process in each stage of a run (50 Hz). `show` stands in for a progress bar."""
+    """Highest anonymous memory of this process in each stage of a run. `show` stands in for a progress bar."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
+        self._memory = Memory(gpus=False)
 
     @contextmanager
     def show(self, stage: str, _unit: str) -> Iterator[Callable[[int, int], None]]:
-        ended = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(stage, ended), daemon=True)
-        thread.start()
-        try:
-            yield lambda _done, _total: None
-        finally:
-            ended.set()
-            thread.join()
-
-    def _watch(self, stage: str, ended: threading.Event) -> None:
-        last = False
-        while not last:
-            last = ended.wait(0.02)
-            self.peaks[stage] = max(process_bytes(os.getpid()), self.peaks.get(stage, 0))
+        self._memory.now(os.getpid(), 0)
+        yield lambda _done, _total: None
+        highest = max(process_bytes(os.getpid()), self._memory.peaks.get("anon", 0))
+        self.peaks[stage] = max(highest, self.peaks.get(stage, 0))
 
 
 def process_bytes(pid: int) -> int:

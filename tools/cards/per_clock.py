@@ -1,26 +1,23 @@
 """Kernels that GeForce cards run, measured per clock and multiprocessor on the GPU at hand; see docs/cards.md.
 
-    python tools/cards/per_clock.py [--parts peaks attention products convolution block decoder]
+    python tools/cards/per_clock.py [--parts peaks attention products convolution]
 
 The GPU plays compute capability 12.0. Each result is a line of JSON."""
 
 import argparse
 import json
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from lingbot_world.model.ops.rotation import GROUP, encode_rotated
 from lingbot_world.vae.network import Decoder
-from lingbot_world.vae.pooled import PooledDecoder
 from lingbot_world.vae.weights import prepare, vae_shapes
-from model_cases import FRAMES, VAE_WIDTH, VIDEO, WIDTHS, card_of, launches, profiled, random_vae, shown
+from model_cases import FRAMES, VAE_WIDTH, VIDEO, WIDTHS, card_of, profiled, shown
 from play import play
 
 PLAYED = "12.0"
@@ -189,23 +186,7 @@ def products() -> None:
             )
 
 
-def block() -> None:
-    shown("block, 8 bits", partial(launches, Path(tempfile.mkdtemp()), "1.3B", "8bit", "8bit"))
-
-
-def decoder() -> None:
-    made, latent = PooledDecoder(random_vae().decoding_in_half()), torch.randn(1, 16, *VIDEO, device="cuda").half()
-    latent = latent.contiguous(memory_format=torch.channels_last)
-
-    def run():
-        for _ in made.decode(latent):
-            pass
-
-    run()
-    shown("decoder", partial(profiled, run, 1))
-
-
-PARTS = {each.__name__: each for each in (peaks, attention, products, convolution, block, decoder)}
+PARTS = {each.__name__: each for each in (peaks, attention, products, convolution)}
 
 
 def main() -> None:

@@ -17,8 +17,7 @@ from ...toy import write_toy_world
 from ...toy.experts import expert_weights
 from ...toy.package import CAUSAL
 from ...toy.world import VAE
-from .coder_training import SHAPES as VAE_SHAPES
-from .coder_training import normalised, train_coder
+from .coder import SHAPES, normalised, train_coder
 from .decoder_training import measured_decoder, train_decoder, watched
 from .denoiser import Given, Layout, Steps, begun, train_denoiser
 from .fit import Log, Phase
@@ -47,7 +46,7 @@ def work(options: argparse.Namespace) -> None:
 
 def vae_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
     """Train the VAE, and normalise its latents to Wan's."""
-    start = Parameters.resumed(options.out, "vae", VAE_SHAPES, options.seed, device)
+    start = Parameters.resumed(options.out, "vae", SHAPES, options.seed, device)
     trained = train_coder(start, _left(options), sizes, options.seed, log)
     trained = normalised(trained, sizes, options.seed + 50_000)
     save_weights(trained.stored(torch.float32), options.out / "vae.pt")

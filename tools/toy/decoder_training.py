@@ -12,8 +12,7 @@ from ...model.dit import LingBotWorldModel
 from ...options import CAUSAL_SHIFT, FAST_INDICES, Window
 from ...pipeline.world import World
 from ...sampling import few_step_schedule
-from .coder import LAST_STAGE, before_last_stage, last_stage
-from .coder_training import EDGES, SHAPES, decibels
+from .coder import EDGES, LAST_STAGE, SHAPES, before_last_stage, decibels, last_stage
 from .fit import Log, Phase, fit, slope_of
 from .measure import sharpness
 from .parameters import Parameters, Weights

@@ -13,7 +13,7 @@ from torch import Tensor
 Shapes = Mapping[str, tuple[int, ...]]
 Weights = dict[str, Tensor]  # the parameters by official names
 
-ZERO_WEIGHTS = ("head.head", "cam_scale_layer", "cam_shift_layer", "proj", "lora_B")
+ZERO_WEIGHTS = ("head.head", "cam_scale_layer", "cam_shift_layer", "proj")
 """Ends of the names of layers that begin at zero, so that the sums with them begin unchanged."""
 
 
@@ -37,10 +37,10 @@ class Parameters:
         return cls(shapes, torch.cat([tensors[name].float().flatten() for name in shapes]).to(device))
 
     @classmethod
-    def resumed(cls, folder: Path | None, name: str, shapes: Shapes, seed: int, device: torch.device) -> Parameters:
+    def resumed(cls, folder: Path, name: str, shapes: Shapes, seed: int, device: torch.device) -> Parameters:
         """Return the parameters of the checkpoint `name` in a folder, or new ones if it does not exist."""
-        file = None if folder is None else folder / f"{name}.pt"
-        if file is None or not file.is_file():
+        file = folder / f"{name}.pt"
+        if not file.is_file():
             return cls.random(shapes, seed, device)
         return cls.of(load_weights(file), shapes, device)
 
@@ -74,8 +74,6 @@ def keep(file: Path, parameters: Parameters) -> None:
 def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Return weights that keep the variance. Biases are not zero: a VAE's norms divide by a grey frame's length."""
     layer, _, kind = name.rpartition(".")
-    if kind in ("diff", "diff_b"):
-        return torch.zeros(shape)
     if "modulation" in name:
         return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
     if kind == "gamma" or (kind == "weight" and len(shape) == 1):

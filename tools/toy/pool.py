@@ -12,13 +12,12 @@ from .coder import latent_mean
 from .parameters import Weights
 from .render import render
 from .rooms import Rooms, Rows, random_scenes
-from .settings import Sizes, compute_dtype
+from .settings import TRIES, Sizes, compute_dtype
 from .walks import random_walks, steps_of
 
 WARM = 3  # the latent frames before the second half of a walk, as many as the encoder's state depends on
 FURTHEST = 96  # latent frames after which a walk's second half begins at most
 AT_ONCE, HALFWAY = 0.2, 0.45  # cumulated shares of walks that change after the first frame and at the half
-TRIES = 3  # places that are tried for a walk: it is to meet walls
 
 
 @dataclass(frozen=True)

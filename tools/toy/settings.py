@@ -11,6 +11,7 @@ from .render import HEIGHT, WIDTH
 
 CONFIG = ModelConfig(dim=256, ffn_dim=768, num_heads=4, num_layers=8, freq_dim=256, text_dim=64)  # the denoiser's sizes
 VAE_WIDTH = 8
+TRIES = 3  # places that are tried for a walk: it is to meet walls
 TEXT_TOKENS = 64  # tokens that a prompt has at most in training; beyond them only padding is left
 SHIFT = 5.0  # the shift of the base model's schedule, by which noise levels are drawn
 

@@ -11,8 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from workflow_after import go_on, larger
-from workflow_blueprints import BLUEPRINTS, everything_else, simple, views
+from workflow_blueprints import BLUEPRINTS, everything_else, go_on, larger, simple, views
 from workflow_graph import Graph, dump
 from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
 from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RUN, TOY_PROMPT, VIOLET, Parts, flight
