@@ -1,10 +1,9 @@
 """Kernels that GeForce cards run, measured per clock and multiprocessor on the GPU at hand; see docs/cards.md.
 
-    python tools/cards/per_clock.py [--parts peaks attention products convolution]
+    python tools/cards/per_clock.py
 
 The GPU plays compute capability 12.0. Each result is a line of JSON."""
 
-import argparse
 import json
 import os
 import time
@@ -28,19 +27,20 @@ REFERENCE, COOL = 400, 0.06
 
 
 @lru_cache
-def reference() -> Callable[[], object]:
-    """Return a kernel that only multiplies, always as many cycles."""
+def multiplying(kind: str = "fp16, sums in fp32") -> tuple[Callable[[], object], float]:
+    """Return a kernel that only multiplies, always as many cycles, and its operations."""
     from tensor_cores import SUMS, multiply
 
-    count = 2 * torch.cuda.get_device_properties(0).multi_processor_count
-    x, out = torch.ones(128 * 32, device="cuda").half(), torch.empty(128, 128, device="cuda")
-    kernel = multiply[(count,)]
-    return partial(kernel, x, out, REFERENCE, SUMS=SUMS["fp16, sums in fp32"], TILE=128, DEPTH=32, num_warps=8)
+    count, tile, depth = 2 * torch.cuda.get_device_properties(0).multi_processor_count, 128, 32
+    x = torch.ones(tile * depth, device="cuda").to(torch.int8 if kind == "int8" else torch.float16)
+    out, launch = torch.empty(tile, tile, device="cuda"), multiply[(count,)]
+    run = partial(launch, x, out, REFERENCE, SUMS=SUMS[kind], TILE=tile, DEPTH=depth, num_warps=8)
+    return run, 2.0 * tile * tile * depth * REFERENCE * count
 
 
 def timed(run, operations: float) -> dict:
     """Return the microseconds of a call, and of the reference kernel before and after, which tell the clock."""
-    multiply, found = reference(), []
+    (multiply, _), found = multiplying(), []
     run()
     torch.cuda.synchronize()
     for count in (2, 6, 6, 6):
@@ -59,14 +59,8 @@ def timed(run, operations: float) -> dict:
 
 def peaks() -> None:
     """Measure the tensor cores by instructions that GeForce has too, and the memory."""
-    from tensor_cores import SUMS, multiply
-
-    count, tile, depth, loops = 2 * torch.cuda.get_device_properties(0).multi_processor_count, 128, 32, 400
-    for name, sums in SUMS.items():
-        x = torch.ones(tile * depth, device="cuda").to(torch.int8 if name == "int8" else torch.float16)
-        out = torch.empty(tile, tile, device="cuda")
-        run = partial(multiply[(count,)], x, out, loops, SUMS=sums, TILE=tile, DEPTH=depth, num_warps=8)
-        shown(f"peak, {name}", partial(timed, run, 2.0 * tile * tile * depth * loops * count))
+    for kind in ("fp16, sums in fp32", "fp16, sums in fp16", "int8"):
+        shown(f"peak, {kind}", partial(timed, *multiplying(kind)))
     for name, size in (("memory", 1 << 30), ("cache", TOKENS * WIDTHS["1.3B"][0] * 2)):
         x = torch.zeros(size // 2, dtype=torch.float16, device="cuda")
         shown(f"bytes of a copy, {name}", partial(timed, partial(torch.empty_like(x).copy_, x), 2.0 * size))
@@ -113,16 +107,12 @@ def convolution() -> None:
         words, work = f"{kind} {channels} to {out}, {height}x{width}, {count} times", operations_of(*shape)
         arguments, tile = operands(*shape), tile_of(card_of(torch.device("cuda")), channels, out)
         for half in (False, True):
-            own._tile = partial(_given, tile._replace(fp16_sums=half))
+            own._tile = partial(lambda made, *_any: made, tile._replace(fp16_sums=half))
             run = partial(own.convolve, *arguments)
             shown(f"Triton, sums in fp{16 if half else 32}, {words}", partial(timed, run, work))
         if kind == "over time":
             shown(f"put, {words}", partial(put, own, *arguments))
             shown(f"comfy-kitchen, {words}", partial(kitchen, *shape[1:], work))
-
-
-def _given(tile, *_any):
-    return tile
 
 
 def operands(kind: str, channels: int, out: int, height: int, width: int) -> tuple:
@@ -180,26 +170,17 @@ def products() -> None:
         shown(f"int8_linear, {name}, by kernels", partial(profiled, run))
         if name == "down":
             shown("gelu, apart", lambda x=x: profiled(partial(torch.ops.aten.gelu_, x, approximate="tanh")))
-            shown(
-                "int8_linear, down, gelu in it, by kernels",
-                lambda run=run: profiled(partial(run, input_act="gelu_tanh")),
-            )
-
-
-PARTS = {each.__name__: each for each in (peaks, attention, products, convolution)}
+            shown("int8_linear, gelu in it, by kernels", partial(profiled, partial(run, input_act="gelu_tanh")))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    options = parser.parse_args()
     os.environ |= {"LINGBOT_WORLD_CARDS": "", "LINGBOT_WORLD_KERNELS": KERNELS}
     found = torch.cuda.get_device_properties(0)
     print(json.dumps({"card": found.name, "multiprocessors": found.multi_processor_count}), flush=True)
     play(PLAYED)
     with torch.no_grad():
-        for part in options.parts:
-            shown(part, lambda part=part: PARTS[part]() or {})
+        for part in (peaks, attention, products, convolution):
+            shown(part.__name__, lambda part=part: part() or {})
 
 
 if __name__ == "__main__":

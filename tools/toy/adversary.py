@@ -52,16 +52,15 @@ class Adversary:
         flat = self.parameters.flat
         with torch.enable_grad():
             weights = self.parameters.named()
-            told, near = (judged(weights, torch.cat([real, fake]) + step) for step in (0.0, STEP * self._noise(real)))
+            both = torch.cat([real, fake])
+            noise = torch.randn(both.shape, device=both.device, generator=self.random)
+            told, near = (judged(weights, both + step) for step in (0.0, STEP * noise))
             right, wrong = told.chunk(2)
             penalty = (told - near).square().mean(1).unflatten(0, (2, -1)).sum(0)
             loss = (F.softplus(wrong - right).mean(1) + PENALTY * penalty) @ share
         flat.grad = torch.autograd.grad(loss, flat)[0]
         self.adam.step()
         self.steps += 1
-
-    def _noise(self, real: Tensor) -> Tensor:
-        return torch.randn((2 * len(real), *real.shape[1:]), device=real.device, generator=self.random)
 
 
 def judged(weights: Weights, latents: Tensor) -> Tensor:

@@ -75,11 +75,8 @@ def made_of(
         for frame in range(frames):
             one = slice(frame, frame + 1)
             world.prompt = texts[pool.kinds[index, int(2 * frame >= frames)]][None]
-            made.append(
-                world.chunk(
-                    noise((1, 16, 1, *cells)), image[index : index + 1, :, one], camera[:, :, one], schedule, noise
-                )
-            )
+            y, seen = image[index : index + 1, :, one], camera[:, :, one]
+            made.append(world.chunk(noise((1, 16, 1, *cells)), y, seen, schedule, noise))
         walks.append(torch.cat(made, 2))
     return torch.cat(walks)
 

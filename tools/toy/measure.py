@@ -48,7 +48,7 @@ class Walker:
         self.package, self.device, self.size, self.chunk = package, device, size, chunk
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         self.model = load_expert(package / CAUSAL, dtype=dtype, device=device)
-        self.vae = load_vae(package / VAE, device=device)
+        self.vae, self.cells = load_vae(package / VAE, device=device), (size[0] // 8, size[1] // 8)
         self.schedule, self.memory = few_step_schedule(schedule, CAUSAL_SHIFT), WorldMemory(KeyValuePlace())
 
     def video(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
@@ -59,7 +59,10 @@ class Walker:
     def frames(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
         """Return the same frames as uint8 [f, h, w, 3]."""
         random, decoder = torch.Generator().manual_seed(seed), VideoDecoder(self.vae, *self.cells)
-        world, made = self._world(caption, len(steps)), []
+        held = HELD.in_cache(len(steps), self.chunk)
+        world = World(self.model, self.cells, held, chunk=self.chunk, device=self.device, memory=self.memory)
+        world.prompt = encode([caption], self.package / TEXT_ENCODER, self.package)[0][None].to(self.device)
+        made = []
 
         def noise(shape: tuple[int, ...]) -> Tensor:
             return torch.randn(shape, generator=random)
@@ -68,16 +71,6 @@ class Walker:
             latent = world.chunk(noise((1, 16, self.chunk, *self.cells)), y, camera, self.schedule, noise)
             made.append(decoder.decode(latent))
         return torch.cat(made)
-
-    @property
-    def cells(self) -> tuple[int, int]:
-        return self.size[0] // 8, self.size[1] // 8
-
-    def _world(self, caption: str, frames: int) -> World:
-        held = HELD.in_cache(frames, self.chunk)
-        world = World(self.model, self.cells, held, chunk=self.chunk, device=self.device, memory=self.memory)
-        world.prompt = encode([caption], self.package / TEXT_ENCODER, self.package)[0][None].to(self.device)
-        return world
 
     def _given(self, picture: Tensor, steps: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         image = encode_first_frame(self.vae, picture, min(4 * len(steps), 4 * SETTLED) - 3).to(self.device)

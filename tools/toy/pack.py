@@ -21,7 +21,7 @@ from ...quantize.writer import config_json, write_json
 from ...toy.experts import write_expert
 from ...toy.package import CAUSAL, EXAMPLE
 from ...toy.world import PACKED, VAE
-from .parameters import Weights, load_weights
+from .parameters import load_weights
 from .paths import STEP, rotations
 from .prompts import write_text_files
 from .render import HEIGHT, LENS, WIDTH, render
@@ -58,18 +58,12 @@ def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_text_files(folder)
     torch.save({name: tensor.half().cpu() for name, tensor in vae.items()}, folder / VAE)
-    write_causal(
-        folder / CAUSAL,
-        {name: shortened(weight) if short and weight.ndim == 2 else weight for name, weight in weights.items()},
-    )
+    tensors = {name: shortened(weight) if short and weight.ndim == 2 else weight for name, weight in weights.items()}
+    config, causal = replace(config_of(weights), causal=True), folder / CAUSAL
+    causal.mkdir()
+    write_expert(causal / "diffusion_pytorch_model.safetensors", config, tensors.items(), quant_type=None)
+    write_json(causal / "config.json", config_json(config))
     write_example(folder / EXAMPLE)
-
-
-def write_causal(folder: Path, weights: Weights) -> None:
-    folder.mkdir()
-    config = replace(config_of(weights), causal=True)
-    write_expert(folder / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
-    write_json(folder / "config.json", config_json(config))
 
 
 def shortened(tensor: Tensor) -> Tensor:

@@ -41,14 +41,8 @@ def key_walks(count: int, generator: Generator, frames: int) -> Tensor:
         angles = angles + speeds[:, 2:]
         angles[:, 1].clamp_(-MOST_PITCH, MOST_PITCH)
         sine, cosine = angles[:, 0].sin(), angles[:, 0].cos()
-        place = place + torch.stack(
-            [
-                speeds[:, 0] * sine + speeds[:, 1] * cosine,
-                torch.zeros(count),
-                speeds[:, 0] * cosine - speeds[:, 1] * sine,
-            ],
-            1,
-        )
+        (ahead, right), still = speeds[:, :2].unbind(1), torch.zeros(count)
+        place = place + torch.stack([ahead * sine + right * cosine, still, ahead * cosine - right * sine], 1)
         poses.append(_pose(place, angles))
     return torch.stack(poses, 1)
 

@@ -137,7 +137,7 @@ class Graph:
                 for node in group.nodes:
                     node.width = width
                     node.position = (x + GROUP_PAD, y)
-                    y += node.drawn_height + node.below + TITLE_HEIGHT + NODE_GAP
+                    y += node.drawn + TITLE_HEIGHT + NODE_GAP
                 y += GROUP_PAD - TITLE_HEIGHT - NODE_GAP
                 group.box = (x, top, width + 2 * GROUP_PAD, y - top)
                 y += GROUP_GAP

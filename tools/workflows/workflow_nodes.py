@@ -89,19 +89,14 @@ class Node:
         return 20 + slots * SLOT_HEIGHT + plain * WIDGET_HEIGHT + texts * TEXT_HEIGHT + self.extra_height
 
     @property
-    def below(self) -> int:
-        """The free pixels below a node, for Nodes 2.0 and for images that appear during a run."""
-        return self.room + (0 if self.collapsed else self.footer)
-
-    @property
-    def drawn_height(self) -> int:
-        return 0 if self.collapsed else self.height
-
-    @property
-    def footer(self) -> int:
-        """Pixels below in Nodes 2.0: the pack's name, and buttons for advanced inputs and for a missing model file."""
+    def drawn(self) -> int:
+        """The pixels of a node with those that stay free below it, for images during a run, and for Nodes 2.0: the
+        pack's name, and buttons for advanced inputs and for a missing model file."""
+        if self.collapsed:
+            return self.room
         advanced = any(options.get("advanced") for _, options in self.widgets.values())
-        return BADGE_HEIGHT * ("LingBot" in self.kind) + BUTTON_HEIGHT * (advanced + bool(self.models))
+        footer = BADGE_HEIGHT * ("LingBot" in self.kind) + BUTTON_HEIGHT * (advanced + bool(self.models))
+        return self.height + self.room + footer
 
     def widget_values(self) -> list:
         """Return values in the canvas's order, with its extra widgets for seeds and uploads."""
