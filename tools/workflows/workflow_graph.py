@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from workflow_nodes import TITLE_HEIGHT, Group, Inlet, Node, Output, Server, default, kind_of, split
 
+GROUP_STYLE = {"font_size": 24, "flags": {}}
+LOOK = "title", "models", "extra_height", "collapsed", "room"
 MUTED = 2  # LiteGraph's mode of a node that never runs
 API_NAME = "lingbot_world_api"  # where a canvas file says which file of workflows/api/ is the same graph
 COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 50, 16, 26, 14, 40
@@ -85,39 +87,23 @@ class Graph:
         self.begun = Group(title, column, color)
         self.groups.insert(0 if top else len(self.groups), self.begun)
 
-    def add(
-        self,
-        kind: str,
-        *,
-        title: str | None = None,
-        box_width: int | None = None,
-        models: list[dict] = (),
-        extra_height: int = 0,
-        collapsed: bool = False,
-        room: int = 0,
-        **inputs,
-    ) -> Node:
-        """Add a node; widgets keep their default. Dotted names: `**{"format.codec": "h264"}`. `room`: free pixels
-        below."""
+    def add(self, kind: str, *, box_width: int | None = None, **inputs) -> Node:
+        """Add a node; widgets keep their default. Dotted names: `**{"format.codec": "h264"}`. LOOK sets the Node."""
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")
-        info = self.info[kind]
+        info, look = self.info[kind], {name: inputs.pop(name) for name in LOOK if name in inputs}
         widgets, sockets = split(info["input"], inputs)
         if unknown := set(inputs) - set(widgets) - set(sockets):
             raise KeyError(f"{kind} has no input {sorted(unknown)}; it has {[*widgets, *sockets]}")
         values = {name: inputs.get(name, default(spec)) for name, spec in widgets.items()}
         values |= {name: inputs[name] for name in sockets if name in inputs}
         outputs = list(zip(info["output_name"], info["output"], strict=True))
-        number, offers = self.first + len(self.nodes), list(models)
         width = box_width or self.box_width
-        node = Node(number, kind, title, width, values, widgets, sockets, outputs, offers, extra_height)
-        node.collapsed, node.room = collapsed, room
-        return self.place(node)
+        return self.place(Node(self.next_id, kind, width, values, widgets, sockets, outputs, **look))
 
-    def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:
-        node = Node(self.first + len(self.nodes), "MarkdownNote", title, width, {"text": text}, {}, {}, [], [])
-        node.extra_height, node.color = height, "#432"
-        return self.place(node)
+    @property
+    def next_id(self) -> int:
+        return self.first + len(self.nodes)
 
     def place(self, node: Node) -> Node:
         """Put a node below the nodes of the last group."""
@@ -172,6 +158,10 @@ class Graph:
         for link, origin, slot, target, *_ in links:
             nodes[origin - self.first]["outputs"][slot]["links"].append(link)
             wires.add(link, self.nodes[origin - self.first], self.nodes[target - self.first])
+        groups = [
+            {"id": index, "title": each.title, "bounding": list(each.box), "color": each.color, **GROUP_STYLE}
+            for index, each in enumerate(self.groups, 1)
+        ]
         inside = [node.subgraph.definition() for node in self.nodes if node.subgraph]
         return {
             "id": identity(self.name),
@@ -180,22 +170,11 @@ class Graph:
             "last_link_id": len(links),
             "nodes": nodes,
             "links": links,
-            "groups": [self._ui_group(index, group) for index, group in enumerate(self.groups)],
+            "groups": groups,
             **({"definitions": {"subgraphs": inside}} if inside else {}),
             "config": {},
             "extra": {"ds": {"scale": 0.6, "offset": [130, 150]}, API_NAME: self.name, **wires.extra()},
             "version": 0.4,
-        }
-
-    def _ui_group(self, index: int, group: Group) -> dict:
-        bounding, color = list(group.box), group.color
-        return {
-            "id": index + 1,
-            "title": group.title,
-            "bounding": bounding,
-            "color": color,
-            "font_size": 24,
-            "flags": {},
         }
 
     def _shown(self, kind: str, name: str) -> str:
@@ -205,7 +184,10 @@ class Graph:
         return dict(*spec[1:]).get("display_name") or name.rpartition(".")[2]
 
     def _ui_node(self, node: Node, links: list[list]) -> dict:
-        slots = [_slot(name, kind, self._shown(node.kind, name)) for name, kind in node.sockets.items()]
+        slots = []
+        for name, kind in node.sockets.items():
+            shown = self._shown(node.kind, name)
+            slots.append(({} if shown == name else {"label": shown}) | {"name": name, "type": kind, "link": None})
         for name, spec in node.widgets.items():
             slots.append({"name": name, "type": kind_of(spec), "widget": {"name": name}, "link": None})
         for index, slot in enumerate(slots):
@@ -215,7 +197,7 @@ class Graph:
         note = node.kind == "MarkdownNote"
         properties = self.server.origin(node.kind) | ({} if note else {"Node name for S&R": node.kind})
         if node.subgraph:
-            properties = self.server.of_pack() | {"proxyWidgets": node.subgraph.shown()}
+            properties = self.server.of_pack() | {"proxyWidgets": node.subgraph.shown}
         properties |= node.properties
         if node.models:
             properties["models"] = node.models
@@ -237,11 +219,6 @@ class Graph:
         if node.color:
             saved |= {"color": node.color, "bgcolor": "#2a2622"}
         return saved
-
-
-def _slot(name: str, kind: str, shown: str) -> dict:
-    slot = {"name": name, "type": kind, "link": None}
-    return slot if shown == name else {"label": shown, **slot}
 
 
 def identity(name: str) -> str:

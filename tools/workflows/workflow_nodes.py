@@ -58,13 +58,13 @@ class Node:
 
     id: int
     kind: str
-    title: str | None
     width: int
     inputs: dict[str, object]
     widgets: dict[str, tuple]
     sockets: dict[str, str]
     outputs: list[tuple[str, str]]
-    models: list[dict]
+    title: str | None = None
+    models: list[dict] = field(default_factory=list)
     extra_height: int = 0
     color: str | None = None
     collapsed: bool = False

@@ -86,7 +86,8 @@ class Parts(Graph):
         if note:
             self.begin("Read me", 0, BROWN)
             text = large(note)
-            self.note(text, title="Read me", width=note_width, height=note_height(text, note_width))
+            look = {"title": "Read me", "extra_height": note_height(text, note_width), "color": "#432"}
+            self.place(Node(self.next_id, "MarkdownNote", note_width, {"text": text}, {}, {}, [], **look))
 
     def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
         """Return a file's entry for the missing-model dialog, none for the toy."""

@@ -38,11 +38,10 @@ class Subgraph:
         widgets = {field.widget: field.spec for field in self.fields}
         values = {field.widget: field.node.inputs[field.widget] for field in self.fields}
         outputs = [(name, output.type) for name, output in self.outlets]
-        kind, number = identity(self.graph.name), graph.first + len(graph.nodes)
-        made = Node(number, kind, self.name, width, values | inputs, widgets, dict(self.inlets), outputs, [])
-        made.subgraph = self
-        return graph.place(made)
+        given = identity(self.graph.name), width, values | inputs, widgets, dict(self.inlets), outputs
+        return graph.place(Node(graph.next_id, *given, title=self.name, subgraph=self))
 
+    @property
     def shown(self) -> list[list[str]]:
         return [[str(field.node.id), field.widget] for field in self.fields]
 
@@ -62,7 +61,8 @@ class Subgraph:
         """Return the subgraph as the canvas saves it (version 1 of its schema)."""
         drawn = self.graph.ui()
         links = [dict(zip(LINK, link, strict=True)) for link in drawn["links"]]
-        left, right = self._ends(drawn)
+        boxes = [group["bounding"] for group in drawn["groups"]]
+        left, right = min(x for x, *_ in boxes) - END_GAP - END_WIDTH, max(x + w for x, _, w, _ in boxes) + END_GAP
         inputs, outputs = self._inputs(drawn, links, left), self._outputs(drawn, links, right)
         state = {"lastGroupId": len(drawn["groups"]), "lastNodeId": drawn["last_node_id"], "lastLinkId": len(links)}
         return {
@@ -85,24 +85,22 @@ class Subgraph:
             "description": self.description,
         }
 
-    def _ends(self, drawn: dict) -> tuple[int, int]:
-        boxes = [group["bounding"] for group in drawn["groups"]]
-        return min(x for x, *_ in boxes) - END_GAP - END_WIDTH, max(x + w for x, _, w, _ in boxes) + END_GAP
-
     def _inputs(self, drawn: dict, links: list[dict], left: int) -> list[dict]:
-        entries = [(name, kind, self._takers(name)) for name, kind in self.inlets.items()]
+        inputs = [(node, name, value) for node in self.graph.nodes for name, value in node.inputs.items()]
+        entries = [
+            (inlet, kind, [(node, name) for node, name, value in inputs if value == Inlet(inlet)])
+            for inlet, kind in self.inlets.items()
+        ]
         entries += [(field.widget, kind_of(field.spec), [(field.node, field.widget)]) for field in self.fields]
         made = []
         for slot, (name, kind, takers) in enumerate(entries):
             ids = [self._link_in(drawn, links, slot, kind, *taker) for taker in takers]
-            place = [left + END_WIDTH - SLOT, SLOT * (slot + 1)]
-            identifier = identity(f"{self.graph.name}/in/{name}")
-            made.append({"id": identifier, "name": name, "type": kind, "linkIds": ids, "pos": place})
+            made.append(self._slot("in", slot, name, kind, ids, left + END_WIDTH - SLOT))
         return made
 
-    def _takers(self, inlet: str) -> list[tuple[Node, str]]:
-        inputs = ((node, name, value) for node in self.graph.nodes for name, value in node.inputs.items())
-        return [(node, name) for node, name, value in inputs if value == Inlet(inlet)]
+    def _slot(self, side: str, slot: int, name: str, kind: str, links: list[int], x: int) -> dict:
+        identifier, place = identity(f"{self.graph.name}/{side}/{name}"), [x, SLOT * (slot + 1)]
+        return {"id": identifier, "name": name, "type": kind, "linkIds": links, "pos": place}
 
     def _link_in(self, drawn: dict, links: list[dict], slot: int, kind: str, node: Node, name: str) -> int:
         inputs = drawn["nodes"][node.id - self.graph.first]["inputs"]
@@ -117,7 +115,5 @@ class Subgraph:
             number, source = len(links) + 1, output.node.id
             drawn["nodes"][source - self.graph.first]["outputs"][output.slot]["links"].append(number)
             links.append(dict(zip(LINK, (number, source, output.slot, LAST, slot, output.type), strict=True)))
-            place = [right + SLOT, SLOT * (slot + 1)]
-            identifier = identity(f"{self.graph.name}/out/{name}")
-            made.append({"id": identifier, "name": name, "type": output.type, "linkIds": [number], "pos": place})
+            made.append(self._slot("out", slot, name, output.type, [number], right + SLOT))
         return made
