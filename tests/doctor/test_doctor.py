@@ -224,6 +224,6 @@ def test_a_disk_that_cannot_be_written_is_said(tmp_path):
 
 def test_the_tables_of_the_docs_are_those_of_the_arithmetic():
     text = (ROOT / "docs" / "cards.md").read_text(encoding="utf-8")
-    assert filled(text) == text, "run python tools/cards/tables.py --write"
+    assert filled(text) == text, "run python tools/cards/tables.py"
     assert all(f"| {name} |" in text for name in CARDS)
     assert "does not fit" not in card_page("RTX 5090").split("\n")[1]

@@ -17,19 +17,7 @@ from pathlib import Path
 
 import random_package
 import torch
-from bench_common import (
-    GB,
-    Memory,
-    Report,
-    free,
-    geometry_of,
-    gpu_parser,
-    normal_draw,
-    play_card,
-    print_profile,
-    process_bytes,
-    ways_of,
-)
+from bench_common import GB, Memory, Report, anon_bytes, free, geometry_of, gpu_parser, normal_draw, play_card, ways_of
 from bench_gpu import FULL, bench_load
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.kv.place import KeyValuePlace
@@ -62,10 +50,10 @@ def bench_rollout(
     size, placed = (geometry.lat_h, geometry.lat_w), {"device": "cuda", "memory": memory}
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    begin, before = time.perf_counter(), process_bytes(os.getpid())
+    begin, before = time.perf_counter(), anon_bytes(os.getpid())
     world = World(model, size, WINDOW, chunk=options.chunk, sequence_parallel=sequence_parallel, **placed)
     torch.cuda.synchronize()
-    anonymous = f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous"
+    anonymous = f"{(anon_bytes(os.getpid()) - before) / GB:.2f} GB anonymous"
     report.add(f"{name}: making the cache", time.perf_counter() - begin, "s", anonymous)
     draw = normal_draw()
     world.prompt = draw((1, 77, FULL.text_dim))
@@ -82,7 +70,7 @@ def bench_rollout(
     if graphs is not None:
         report.add(f"{name}: states recorded", graphs.recorded, "")
     if options.profile:
-        print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
+        report.profile(lambda: world.chunk(noise, y, camera, schedule, draw))
     peak = torch.cuda.max_memory_allocated() / GB
     full = -(-WINDOW.frames // options.chunk)
     for index in sorted({0, 1, full - 1, full, len(seconds) // 2, len(seconds) - 1}):

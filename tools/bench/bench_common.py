@@ -32,6 +32,15 @@ class Report:
     def add_error(self, figure: str, made: torch.Tensor, wanted: torch.Tensor) -> None:
         self.add(figure, relative(made, wanted), "", "relative RMS")
 
+    @staticmethod
+    def profile(step: Callable[[], object]) -> None:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            step()
+            torch.cuda.synchronize()
+        averages = profiler.key_averages()
+        print(averages.table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=70))
+        print(f"kernels and copies: {sum(each.count for each in averages if each.device_time_total)}")
+
     def table(self) -> str:
         lines = ["| figure | value | note |", "|---|---|---|"]
         return "\n".join(lines + [f"| {name} | {value:.4g} {unit} | {note} |" for name, value, unit, note in self.rows])
@@ -102,15 +111,6 @@ def timed(step: Callable[[], object], repeats: int) -> tuple[float, int]:
     return statistics.median(seconds), torch.cuda.max_memory_allocated() - held
 
 
-def print_profile(step: Callable[[], object]) -> None:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        step()
-        torch.cuda.synchronize()
-    averages = profiler.key_averages()
-    print(averages.table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=70))
-    print(f"kernels and copies: {sum(each.count for each in averages if each.device_time_total)}")
-
-
 class Memory:
     """Highest bytes: `anon` of a process, `host` of the machine (50 Hz), `vram`, `vram1` ... of the GPUs (5 Hz)."""
 
@@ -141,7 +141,7 @@ class Memory:
             cached = sum(int(kib.get(name, 0)) for name in ("MemFree", "Buffers", "Cached", "SReclaimable"))
             self._note("host", 1024 * (int(kib["MemTotal"]) - cached + int(kib["Shmem"])))
             if self._pid is not None:
-                self._note("anon", process_bytes(self._pid))
+                self._note("anon", anon_bytes(self._pid))
 
     def _note(self, name: str, value: int) -> None:
         self.peaks[name] = max(value, self.peaks.get(name, 0))
@@ -163,11 +163,11 @@ class StageMemory:
     def show(self, stage: str, _unit: str) -> Iterator[Callable[[int, int], None]]:
         self._memory.now(os.getpid(), 0)
         yield lambda _done, _total: None
-        highest = max(process_bytes(os.getpid()), self._memory.peaks.get("anon", 0))
+        highest = max(anon_bytes(os.getpid()), self._memory.peaks.get("anon", 0))
         self.peaks[stage] = max(highest, self.peaks.get(stage, 0))
 
 
-def process_bytes(pid: int) -> int:
+def anon_bytes(pid: int) -> int:
     """Return the anonymous and shared memory of a process; 0 when it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()

@@ -17,19 +17,7 @@ from pathlib import Path
 
 import random_package
 import torch
-from bench_common import (
-    GB,
-    Report,
-    StageMemory,
-    free,
-    geometry_of,
-    gpu_parser,
-    normal_draw,
-    play_card,
-    print_profile,
-    timed,
-    ways_of,
-)
+from bench_common import GB, Report, StageMemory, free, geometry_of, gpu_parser, normal_draw, play_card, timed, ways_of
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.process.profile import Stage, StageRecorder
@@ -97,12 +85,12 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
         report.add(f"{name}: peak over the weights, estimate", estimate / GB, "GB")
         report.add_error(f"{name}: forward against bf16", got, want)
         if options.profile:
-            print_profile(partial(model, **inputs))
+            report.profile(partial(model, **inputs))
     model.set_arithmetic("auto")
     model.set_attention("auto")
     report.add("peak over the weights, estimate", activation_bytes(FULL, *inputs["x"].shape[2:]) / GB, "GB")
     if options.profile:
-        print_profile(partial(model, **inputs))
+        report.profile(partial(model, **inputs))
 
 
 def bench_load(report: Report, path: Path, repeats: int) -> None:
