@@ -61,8 +61,8 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the layer's scale; 1 if the file states none. Raise ScaleError if the stated rank is not `rank`, or
-        the stated numbers contradict each other."""
+        """Return the layer's scale, 1 if unstated. Raise ScaleError if the stated rank is not `rank`, or for
+        contradictions."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
