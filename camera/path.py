@@ -162,18 +162,18 @@ class CameraPath:
         c2w[:, :3, 3] = start + factor * (self.positions - start)
         return replace(self, c2w=c2w)
 
-    def smoothed(self, radius: float) -> CameraPath:
-        """Return the path smoothed by a Gaussian. `radius`: its sigma in frames. Raise CameraError for a negative or
-        infinite `radius`."""
-        if not 0 <= radius < np.inf:
-            raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
-        reach = min(int(np.ceil(3 * radius)), len(self) - 1)
+    def smoothed(self, sigma: float) -> CameraPath:
+        """Return the path smoothed by a Gaussian. `sigma`: its standard deviation in frames. Raise CameraError for a
+        negative or infinite `sigma`."""
+        if not 0 <= sigma < np.inf:
+            raise CameraError(f"smoothing radius {sigma}: expected 0 or more frames")
+        reach = min(int(np.ceil(3 * sigma)), len(self) - 1)
         if reach == 0:
             return self
         from scipy.ndimage import gaussian_filter1d  # slow to import
 
         c2w = self.c2w.copy()
-        c2w[:, :3] = gaussian_filter1d(c2w[:, :3], radius, axis=0, mode="nearest", radius=reach)
+        c2w[:, :3] = gaussian_filter1d(c2w[:, :3], sigma, axis=0, mode="nearest", radius=reach)
         c2w[:, :3, :3] = nearest_rotation(c2w[:, :3, :3])
         return replace(self, c2w=c2w)
 

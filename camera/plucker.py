@@ -18,15 +18,14 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
     """Return the poses [f, 4, 4] of a video's latent frames on the path `c2w` [n, 4, 4], at the indices of
     `latent_times`."""
-    times = latent_times(len(c2w), frames, chunk)
-    return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
+    return interpolate(c2w, latent_times(len(c2w), frames, chunk))
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the pose index of each latent frame: int [f] (0, 4, 8, ...), or evenly spaced floats if f is rounded down
-    to a multiple of `chunk`. Raise CameraError for too few poses."""
+    """Return an evenly spaced pose index for each latent frame, float64 [f]. The indices are 0, 4, 8, ... unless f is
+    rounded down to a multiple of `chunk`. Raise CameraError for too few poses."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
-    return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
+    return np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
 
 def framewise_relative(c2w: np.ndarray) -> np.ndarray:
@@ -52,14 +51,14 @@ def model_poses(
 
 
 def continued_poses(
-    c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
+    c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model's input poses and the camera-to-world poses, both [f, 4, 4], of a path moved to continue from
-    the pose `before` [4, 4]. `scale`: the divisor of translations, or 0 for the longest."""
+    """Return the model's input poses and the camera-to-world poses, both [f, 4, 4], of a path moved to begin at the
+    pose `before` [4, 4]. `scale`: the divisor of translations, or None for the longest."""
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
     sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
-    return _scale(*_steps(sampled, before), scale or None), sampled
+    return _scale(*_steps(sampled, before), scale), sampled
 
 
 def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:

@@ -98,7 +98,7 @@ def continue_track(
     path_poses = 0 if c2w is None else len(c2w)
     c2w = still_poses(frames) if c2w is None else c2w
     latent_frames = (frame_count(frames, len(c2w), chunk) - 1) // 4 + 1
-    poses, world = continued_poses(c2w[:frames], latent_frames, before=before, scale=scale)
+    poses, world = continued_poses(c2w[:frames], latent_frames, before=before, scale=scale or None)
     scale = scale or longest_step_after(before, world)
     used = min(frames, len(c2w))
     flags = None if actions is None else _nearest_actions(actions, np.linspace(0, used - 1, latent_frames + 1)[1:])

@@ -70,10 +70,10 @@ class Points:
         ]
 
 
-def check_points(no_points: bool = False) -> None:
-    """Check that points can be computed, before a "ply" export. Raises InputError if the user's option `no_points`
-    excludes points, and DependencyError without pycolmap or OpenCV."""
-    if no_points:
+def check_points(points: bool = True) -> None:
+    """Raise DependencyError without pycolmap or OpenCV, which compute points. Raise InputError for a "ply" export
+    without `points`, which would be empty."""
+    if not points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
 

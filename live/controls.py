@@ -44,8 +44,8 @@ class Controls:
     """The state of keyboard keys, mouse and gamepad of one walk (a steered video). Methods raise InputError for an
     invalid input.
 
-    last_input: the time of the last input, or of the last `take` with a held input.
-    switches: counts changes of held keys, of timed keys, and of whether sticks rest.
+    last_input: when the last input arrived, or `take` last found a held one, by `clock`.
+    key_changes: counts the starts and ends of key presses, timed keys and stick movements.
     changed: called after each input, in the thread that sends the input.
     """
 
@@ -58,9 +58,9 @@ class Controls:
         self._script: deque[frozenset[str]] = deque()
         self._last_number: int | None = None
         self._last_take = clock()
-        self.last_input = self._last_take  # the time of the last input, or of the last read with a held input
-        self.switches = 0  # counts the starts and ends of keys, sticks and scripts
-        self.changed: Callable[[], None] = lambda: None  # called after each input, in the thread of the input
+        self.last_input = self._last_take
+        self.key_changes = 0
+        self.changed: Callable[[], None] = lambda: None
         self._last_arrival: float | None = None  # the time of the last input that no frame includes yet
         self._inputs: deque[Input] = deque(maxlen=MOST_TAPS)
         self._pending: _Pending | None = None
@@ -76,7 +76,7 @@ class Controls:
         """Hold exactly these keys from now on, and end timed keys. `event` is the sender's number for the input."""
         wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
-            self.switches += wanted != self._down.keys()
+            self.key_changes += wanted != self._down.keys()
             self._script = deque()
             for key in self._down.keys() - wanted:
                 since = self._down.pop(key)
@@ -104,7 +104,7 @@ class Controls:
         forward, right, yaw, pitch = _clamp("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
-            self.switches += any(self._stick) != any(stick)
+            self.key_changes += any(self._stick) != any(stick)
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
@@ -115,7 +115,7 @@ class Controls:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_check_keys(row) for row in rows]
         with self._receiving("script", event):
-            self.switches += 1
+            self.key_changes += 1
             self._down.clear()
             self._taps.clear()
             self._script = deque(checked)

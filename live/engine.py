@@ -54,11 +54,10 @@ class Engine:
     window: the attention window in latent frames, always limited.
     chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.
-    new_decoder: new_decoder(exact) returns a VAE decoder, in fp32 if `exact`.
+    new_vae_decoder: new_vae_decoder(exact) returns a VAE decoder, in fp32 if `exact`.
     encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
     encode_prompt: maps a text to an embedding [1, L, D], in any thread.
-    decoder: the name of the decoder for the shown frames, "vae" or TINY_DECODER.
-    new_preview: returns a tiny decoder for the shown frames; if None, the VAE decodes them.
+    new_tiny_decoder: returns a tiny decoder for the shown frames; None if the VAE decodes them.
     record: opens each walk's video file; None without videos.
     """
 
@@ -70,13 +69,12 @@ class Engine:
     size: tuple[int, int]
     device: torch.device
     new_world: Callable[[], World]
-    new_decoder: Callable[[bool], VideoDecoder]
+    new_vae_decoder: Callable[[bool], VideoDecoder]
     encode_image: Callable[[Tensor], Tensor]
     encode_prompt: Callable[[str], Tensor]
     notes: tuple[str, ...] = ()
     dtype: str = ""
-    decoder: str = "vae"
-    new_preview: Callable[[], PreviewDecoder] | None = None
+    new_tiny_decoder: Callable[[], PreviewDecoder] | None = None
     record: RecordWalk | None = None
     map: WorldMap | None = None
 

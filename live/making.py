@@ -162,7 +162,7 @@ class ChunkMaker(ControlsMixin):
                 if not self._commands:
                     if self._ended:
                         return False
-                    seconds = None if self._paused or self._update_still() else self.pace.wait()
+                    seconds = None if self._paused or self._update_still() else self.pace.seconds_to_wait()
                     if seconds == 0:
                         return True
                     self._changed.wait(seconds if self._watch is None else min(seconds or WATCH_SECONDS, WATCH_SECONDS))

@@ -37,10 +37,10 @@ class Pace:
         self._played: float | None = None  # the time when all delivered frames have been played
         self._undecoded = 0
         self.frames = self.late = self.stalls = 0
-        self.half_rate = False  # true: chunks begin half as often as their frames are played
+        self.half_rate = False
         self._chunk_frames = chunk_frames
 
-    def wait(self) -> float:
+    def seconds_to_wait(self) -> float:
         """Return the seconds until the next chunk should begin; 0.0 means immediately."""
         if not self.fps or self._played is None:
             return 0.0

@@ -102,7 +102,7 @@ class Walk(WalkWorld):
         self.frames = self.frames_before
         self.preempts, self.preempted, self._delay = True, 0, 0.0
         self.found = self._blocked = False
-        self._switches_when_stuck: int | None = None  # the controls' count of `switches` at that time
+        self._key_changes_when_stuck: int | None = None  # the controls' count of `key_changes` at that time
         self._causes: list[Input] = []  # prompts and returns to earlier chunks since the last chunk
         self._rebuild(())
 
@@ -125,7 +125,7 @@ class Walk(WalkWorld):
 
     def ignore_walking_keys(self) -> None:
         """Ignore held walking keys until a key changes."""
-        self._switches_when_stuck = self.controls.switches
+        self._key_changes_when_stuck = self.controls.key_changes
 
     def detect_crate(self) -> bool:
         """Return whether the camera is near the map's crate, True only once in a walk."""
@@ -170,13 +170,13 @@ class Walk(WalkWorld):
 
     def _next_chunk(self) -> LatentChunk:
         """Make the next chunk; on a slow machine (see PREEMPT) a change of keys restarts it once."""
-        switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
+        changes, camera, forwards = self.controls.key_changes, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def check_keys(forward: int) -> None:
             if 2 * (forward + 1) > forwards:
                 return
             queued_on(self.engine.device)()
-            if self.controls.switches != switches:
+            if self.controls.key_changes != changes:
                 raise KeyChangedError(camera)
 
         slow = self._delay > PREEMPT and self._noise.order == StepNoise.order and forwards > 1
@@ -194,7 +194,7 @@ class Walk(WalkWorld):
         before = None if begins_video else self.camera.pose
         video_frames = FRAMES_PER_LATENT * size - (FRAMES_PER_LATENT if begins_video else 0)
         inputs = self.controls.take(video_frames)
-        if self._switches_when_stuck == self.controls.switches:
+        if self._key_changes_when_stuck == self.controls.key_changes:
             inputs = inputs._replace(axes=inputs.axes * (0, 0, 1, 1))
         poses = self.camera.move(inputs)
         steered = isinstance(self.camera, WalkingCamera)
@@ -206,7 +206,7 @@ class Walk(WalkWorld):
         given = self._noise.begin(self._chunk_count), self._y(self._chunk_count), self._camera_map(relative)
         latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, after_forward)
         copy = HostCopy.of(latent)
-        receipts = make_receipts([*self._causes, *inputs.records], now, self._chunk_count, size, video_frames)
+        receipts = make_receipts([*self._causes, *inputs.records], now, self._chunk_count * size, begins_video)
         self._causes.clear()
         return LatentChunk(latent, copy.latent, copy.wait, relative, poses, self._chunk_count, inputs, began, receipts)
 

@@ -68,7 +68,8 @@ class Walks:
                 folder.rmdir()
             raise
         give_back_memory()  # frees the memory of a large image
-        self.video = None if self._temporary else _new_video(self.current, self._fps, self._report_video)
+        name = VIDEO if self.current.engine.new_tiny_decoder is None else PREVIEW
+        self.video = None if self._temporary else _open_video(self.current, name, self._fps, self._report_video)
         return self.current
 
     def _own_folder(self) -> Path:
@@ -102,12 +103,9 @@ class Walks:
             self._temporary.cleanup()
 
 
-def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None if the engine records none. `preview` is true for the shown
-    frames."""
-    engine = walk.engine
-    name = PREVIEW if preview and engine.new_preview is not None else VIDEO
-    return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, report)
+def _open_video(walk: Walk, name: str, fps: float, report: ReportUnsaved) -> WalkVideo | None:
+    record = walk.engine.record
+    return None if record is None else record(walk.store.folder / name, fps, walk.frames, report)
 
 
 def _write(
@@ -118,7 +116,7 @@ def _write(
             video.close()
         if whole and walk.store.chunks:
             write_state_and_camera(walk.store.folder)
-        if video is not None and walk.engine.new_preview is not None and walk.store.chunks:
+        if video is not None and walk.engine.new_tiny_decoder is not None and walk.store.chunks:
             _decode_again(walk, fps, report)
     except LingBotError as error:
         report(str(error))
@@ -130,7 +128,7 @@ def _decode_again(walk: Walk, fps: float, report: ReportUnsaved) -> None:
     log.info("The VAE decodes the walk in %s.", walk.store.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before
-        video = _new_video(walk, fps, report, preview=False)
+        video = _open_video(walk, VIDEO, fps, report)
         assert video is not None  # the preview exists, so videos are on
         try:
             for frames in walk.decode_again(exact=exact):

@@ -49,7 +49,7 @@ def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> l
         return sorted(frames, key=lambda frame: natural_key(name(frame)))
     readings = [reading for pattern in (_DECIMALS, _INTEGERS) if (reading := _columns(names, pattern)) is not None]
     for columns in readings:
-        order = _even_order(columns)
+        order = _order_without_gaps(columns)
         if order is not None:
             return [frames[at] for at in order]
     ordered = sorted(frames, key=lambda frame: natural_key(name(frame)))
@@ -92,7 +92,7 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
     )
 
 
-def _even_order(columns: np.ndarray) -> np.ndarray | None:
+def _order_without_gaps(columns: np.ndarray) -> np.ndarray | None:
     """Sort the frames by the first column that has no gaps and leaves the columns to its left in order. Return the
     order, int [n], or None without such a column."""
     for at, column in enumerate(columns.T):

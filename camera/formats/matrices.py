@@ -91,7 +91,7 @@ class Matrices(NamedTuple):
 def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | None:
     """Return the pose matrices under a name that states their direction, or None. `direction`: the preferred one, "c2w"
     or "w2c"."""
-    whole = _flat(data) if isinstance(data, Mapping) else {}
+    whole = _flatten(data) if isinstance(data, Mapping) else {}
     if key := _directed(whole, direction):
         return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
     listed = [data, *whole.values()] if isinstance(data, Mapping | list) else []
@@ -102,7 +102,7 @@ def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | Non
     if frames is None:
         return None
     ordered, notes = sort_frames(frames, path)
-    flat = [_flat(frame, any_key=True) for frame in ordered]
+    flat = [_flatten(frame, inner_names=True) for frame in ordered]
     key = _directed((name for name in flat[0] if all(name in each for each in flat)), direction)
     common = {name: value for name, value in whole.items() if not are_frames(value)}
     shared = [{**common, **each} for each in flat]
@@ -117,12 +117,12 @@ def are_frames(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
 
 
-def _flat(data: Mapping, any_key: bool = False) -> dict[str, Any]:
+def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
     """Replace inner objects that hold poses by their fields: {"extrinsics": {"c2w": m}} becomes {"extrinsics_c2w": m}.
     Unless `any_key`, the object's key must state a direction."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        inner = isinstance(value, Mapping) and (direction_of(key) or any_key and any(map(direction_of, value)))
+        inner = isinstance(value, Mapping) and (direction_of(key) or inner_names and any(map(direction_of, value)))
         flat |= {f"{key}_{name}": each for name, each in value.items()} if inner else {key: value}
     return flat
 

@@ -163,9 +163,8 @@ def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
 
 
 def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
-    """Return the first frame's lens [1, 4] and notes. After resampling, the other frames' lenses have no poses."""
     lens, notes = pixel_lens(frames, str(path))
-    return lens[:1], (*notes, *lens_change(lens))
+    return lens[:1], (*notes, *lens_change(lens))  # resampled poses no longer match the frames' lenses
 
 
 def _check_quaternion_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:

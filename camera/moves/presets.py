@@ -121,14 +121,14 @@ def _swing(axis: str, sign: float) -> Move:
 
 def _crane(sign: float) -> Move:
     rise = np.array([0.0, sign, 0.0])
-    return lambda u, amount, subject: _from_first(look_at(amount * u[:, None] * rise, subject))
+    return lambda u, amount, subject: _align_to_first(look_at(amount * u[:, None] * rise, subject))
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
     """Return an orbit that halves the distance and rises by a quarter of the initial distance."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
-    return _from_first(look_at(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
+    return _align_to_first(look_at(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
 
 
 def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
     return rigid(np.eye(3), amount * np.stack([np.sin(angle), np.sin(2 * angle) / 2, np.zeros_like(u)], -1))
 
 
-def _from_first(c2w: np.ndarray) -> np.ndarray:
+def _align_to_first(c2w: np.ndarray) -> np.ndarray:
     """Rotate all cameras about their positions by one local rotation, which makes the first the identity. Change `c2w`
     and return it."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T  # from the right: world axes, as of the positions

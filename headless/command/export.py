@@ -48,7 +48,7 @@ def _export(arguments: argparse.Namespace) -> None:
     if walks and arguments.action_path is not None:
         raise InputError(f"`action_path`: the walk in {video} has a camera path of its own; leave this out")
     if arguments.format == "ply":
-        check_points(arguments.no_points)
+        check_points(not arguments.no_points)
     if walks:
         video, c2w, lens = _walk(video)
     elif arguments.action_path is None:

@@ -24,7 +24,7 @@ def check_export(prefix: str, points: bool, format: str) -> None:
     """Raise InputError if an export with these settings is impossible, or DependencyError if a package is missing."""
     split_path(prefix, "export", "output folder")
     if points or format == "ply":
-        check_points(no_points=not points)
+        check_points(points)
 
 
 def export_images(

@@ -19,7 +19,7 @@ from ...options import KeyValueMode
 from ...pipeline.geometry import Geometry
 from ...pipeline.memory import estimate_decoding
 from ...pipeline.world import World
-from ...vae import TINY_DECODER, VAE, PreviewDecoder, VideoDecoder, load_tiny_decoder, load_vae, vae_width
+from ...vae import VAE, PreviewDecoder, VideoDecoder, load_tiny_decoder, load_vae, vae_width
 from ..checks.conditioning import reduce_for_rollout
 from ..checks.text import embedding_warnings
 from ..files.folders import resolve_tiny_decoder
@@ -56,10 +56,10 @@ class LiveRun:
 
 
 def make_engine(
-    run: LiveRun, image: Tensor, new_world: Callable[[], World], new_decoder: Callable[[bool], VideoDecoder]
+    run: LiveRun, image: Tensor, new_world: Callable[[], World], new_vae_decoder: Callable[[bool], VideoDecoder]
 ) -> Engine:
     """Return the engine of a walk. `image` is the start image's latent. `new_world()` returns an empty world;
-    `new_decoder(exact)` a decoder, in fp32 if `exact`."""
+    `new_vae_decoder(exact)` a decoder, in fp32 if `exact`."""
     spec = run.rollout.spec
     return Engine(
         config=spec.config,
@@ -70,13 +70,12 @@ def make_engine(
         size=(spec.geometry.height, spec.geometry.width),
         device=run.rollout.patcher.load_device,
         new_world=new_world,
-        new_decoder=new_decoder,
+        new_vae_decoder=new_vae_decoder,
         encode_image=lambda _frame: image,
         encode_prompt=PromptEncoder(run),
         notes=run.rollout.notes,
         dtype=str(run.rollout.patcher.model.get_dtype()).removeprefix("torch."),
-        decoder="vae" if run.decoder is None else TINY_DECODER,
-        new_preview=None if run.decoder is None else _preview(run.decoder, run.rollout.patcher.load_device),
+        new_tiny_decoder=None if run.decoder is None else _preview(run.decoder, run.rollout.patcher.load_device),
         map=find_map(run.rollout.patcher.model.checkpoint.path),
     )
 

@@ -18,8 +18,8 @@ def resume_decoder(
 ) -> VideoDecoder | PreviewDecoder:
     """Return a decoder that can continue after the last latent frame in `store` or, if `store` is empty, after the
     continued video `state`. `exact` selects fp32."""
-    preview, made = engine.new_preview, store.latent_frames
-    decoder = engine.new_decoder(exact) if preview is None else preview()
+    preview, made = engine.new_tiny_decoder, store.latent_frames
+    decoder = engine.new_vae_decoder(exact) if preview is None else preview()
     parts = [store.latent(max(0, made - CONTEXT_FRAMES), made)] if made else []
     if state is not None and made < CONTEXT_FRAMES:
         parts.insert(0, state.latent[:, :, made - CONTEXT_FRAMES :])
@@ -32,7 +32,7 @@ def resume_decoder(
 def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
     """Decode the saved walk with the VAE, and yield one Frames per latent frame. `state` is the continued video, if
     any. Raises OverflowError if a value exceeds fp16, unless `exact` selects fp32."""
-    decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
+    decoder, first = engine.new_vae_decoder(exact), 0 if state is None else state.frames
     if state is not None:
         decoder.decode(state.latent[:, :, -CONTEXT_FRAMES:])
     for number in range(store.latent_frames):

@@ -92,16 +92,15 @@ CHUNK_START_KINDS = "prompt", "event", "time", "back"
 """The kinds of inputs that take effect with the first latent frame of a chunk."""
 
 
-def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
-    """Return a Receipt for each input of chunk number `chunk`, in order of arrival. The chunk began at `now`
-    (time.monotonic), and has `size` latent frames and, without the start image, `frames` video frames."""
-    first, before = chunk * size, (chunk + 1) * size * FRAMES_PER_LATENT - frames
+def make_receipts(inputs: Iterable[Input], began: float, first: int, begins_video: bool) -> tuple[Receipt, ...]:
+    """Return a Receipt for each input of a chunk, in order of arrival. `began`: the chunk's start by time.monotonic.
+    `first`: its first latent frame, which is the start image if `begins_video`."""
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera
-        return first if each.kind in CHUNK_START_KINDS else (before + each.row) // FRAMES_PER_LATENT
+        return first if each.kind in CHUNK_START_KINDS else first + begins_video + each.row // FRAMES_PER_LATENT
 
     return tuple(
-        Receipt(each.kind, each.number, each.arrived, now - each.arrived, latent_frame(each))
+        Receipt(each.kind, each.number, each.arrived, began - each.arrived, latent_frame(each))
         for each in sorted(inputs, key=lambda each: each.arrived)
     )
 

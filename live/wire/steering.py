@@ -11,6 +11,7 @@ import torch
 
 from ...camera.plucker import scaled_lens
 from ...errors import LingBotError
+from ...vae import TINY_DECODER
 from ..session import Session
 from .client import Client
 from .connection import Connection
@@ -110,8 +111,8 @@ def start_status(session: Session, fps: float) -> dict[str, Any]:
         "moving": session.moving,
         "speed": session.speed,
         "seed": walk.seed,
-        "decoder": engine.decoder,
-        "preview": engine.new_preview is not None,
+        "decoder": "vae" if engine.new_tiny_decoder is None else TINY_DECODER,
+        "preview": engine.new_tiny_decoder is not None,
         "prompt": store.last_prompt[0],
         "events": session.events.as_dicts(),
         "active": sorted(session.events.active),

@@ -92,7 +92,7 @@ def test_a_path_that_continues_another_is_the_later_part_of_one_path():
 
 
 def test_after_a_camera_that_stood_still_a_path_has_its_own_scale():
-    later, world = continued_poses(walk(25), 6, before=np.eye(4), scale=0)
+    later, world = continued_poses(walk(25), 6, before=np.eye(4), scale=None)
     assert np.linalg.norm(later[:, :3, 3], axis=1).max() == pytest.approx(1)
     np.testing.assert_allclose(world, latent_poses(walk(25), 25)[1:], rtol=0, atol=1e-9)
     with pytest.raises(CameraError, match="camera scale -1"):

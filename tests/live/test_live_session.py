@@ -183,12 +183,12 @@ def test_pace_begins_a_chunk_just_before_its_frames_are_due(clock):
     pace.record_delivery(1)
     pace.record_delay(0.2)
     pace.record_delivery(15)
-    assert pace.wait() == pytest.approx(1 - 0.2 - MARGIN)
+    assert pace.seconds_to_wait() == pytest.approx(1 - 0.2 - MARGIN)
     clock.now += 2
-    assert pace.wait() == 0
+    assert pace.seconds_to_wait() == 0
     pace.record_delivery(4)
     assert (pace.stalls, pace.late) == (1, 4)
-    assert Pace(0, clock).wait() == 0
+    assert Pace(0, clock).seconds_to_wait() == 0
 
 
 def test_how_long_a_walks_first_chunk_takes_says_nothing_of_the_others(clock):
@@ -201,7 +201,7 @@ def test_how_long_a_walks_first_chunk_takes_says_nothing_of_the_others(clock):
             clock.now += seconds
             pace.record_delay(seconds)
             pace.record_delivery(4)
-        assert pace.wait() == pytest.approx(0.5 - 0.1 - 0.1 - MARGIN)
+        assert pace.seconds_to_wait() == pytest.approx(0.5 - 0.1 - 0.1 - MARGIN)
 
 
 @pytest.mark.parametrize(("chunk_frames", "chunks"), [(4, 8), (12, 2), (16, 2)])
@@ -211,9 +211,9 @@ def test_a_slow_chunk_is_forgotten_after_two_seconds_of_frames_or_two_chunks(clo
     for seconds in (0.5, *[0.1] * (chunks - 1)):
         pace.record_delay(seconds)
     pace.record_delivery(32)
-    assert pace.wait() == pytest.approx(33 / 16 - 0.5 - MARGIN)
+    assert pace.seconds_to_wait() == pytest.approx(33 / 16 - 0.5 - MARGIN)
     pace.record_delay(0.1)
-    assert pace.wait() == pytest.approx(33 / 16 - 0.1 - MARGIN)
+    assert pace.seconds_to_wait() == pytest.approx(33 / 16 - 0.1 - MARGIN)
 
 
 def test_frames_are_late_against_those_that_were_played_since_the_walk_began():
@@ -384,10 +384,10 @@ def test_frames_are_not_late_for_what_it_took_to_see_the_window_again(toy_packag
         chunks(session, 4)
         session.prompt("a forest")
         chunks(session, 1)
-        assert session.pace.wait() > 10
+        assert session.pace.seconds_to_wait() > 10
         session.prompt("a sea", refresh=True)
         chunks(session, 1)
-        assert session.pace.wait() < 4
+        assert session.pace.seconds_to_wait() < 4
 
 
 def test_another_picture_is_another_walk_in_its_own_folder(toy_package, tmp_path):

@@ -64,6 +64,6 @@ def test_a_picture_stays_what_it_is_for_a_minute_without_an_input(tmp_path, monk
             session._wake()
         assert session.still
     image = engine.encode_image(start.frame)[:, :, :1]
-    picture = engine.new_decoder(False).decode(image)[0]
+    picture = engine.new_vae_decoder(False).decode(image)[0]
     last = torch.from_numpy(made[-1].pixels[-1])
     assert decibels(*(pixels / 127.5 - 1 for pixels in (last, picture))) > 40

@@ -81,9 +81,9 @@ def test_a_world_that_moves_by_itself_is_made_half_as_fast_where_nobody_is(toy_p
     now = [100.0]
     pace = Pace(16, lambda: now[0])
     pace.record_delivery(16)
-    before = pace.wait()
+    before = pace.seconds_to_wait()
     pace.half_rate = True
-    assert pace.wait() == pytest.approx(before + 0.25)
+    assert pace.seconds_to_wait() == pytest.approx(before + 0.25)
     now[0] += 2
     pace.record_delivery(4)
     assert pace.stalls == 0
