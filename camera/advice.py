@@ -46,7 +46,7 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a list of at most one warning, for a `lens` (fx, fy, cx, cy) that is implausible in pixels of an 832x480
+    """Return a list that is empty, or warns that `lens` (fx, fy, cx, cy) is implausible in pixels of an 832x480
     image."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
@@ -71,7 +71,8 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a list of at most one hint: at constant speed, the model cannot see how fast the camera moves."""
+    """Return a list that is empty, or has a hint that the camera's speed is constant: a faster camera would be the same
+    input."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:

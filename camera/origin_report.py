@@ -19,8 +19,8 @@ MEETING, TURNED_DEG = 0.1, 10.0
 """Limits for viewing axes that meet at a point: the maximum miss, relative to the point's distance, and the minimum
 angle between two axes."""
 MIN_FORWARD = 0.3
-"""If the cameras look at their orbit's centre, forward motion is compared only if the path's score has at least this
-absolute value."""
+"""For cameras that look at their orbit's centre, forward motion counts only if its score's absolute value is at least
+this."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
@@ -34,7 +34,7 @@ class _Comparison(NamedTuple):
 
     verdict: 1 for the path's convention, -1 for the alternative, 0 if undecided.
     why: the reason for the user, or "".
-    score: the highest-scoring alternative is suggested.
+    score: the plausibility of the alternative, to rank several alternatives.
     """
 
     verdict: int
@@ -73,8 +73,8 @@ def summarize_convention(path: CameraPath) -> str:
 
 
 def convention_warnings(path: CameraPath) -> list[str]:
-    """Return a list of at most one warning: the camera moves sideways like a vehicle's frame, or another convention is
-    more plausible."""
+    """Return a list that is empty, or warns that the camera moves sideways like a vehicle's frame, or that another
+    convention is more plausible."""
     if path.origin is None:
         return []
     steps = framewise_relative(path.c2w[::4])[1:, :3, 3]
@@ -110,8 +110,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Compare the path's convention with each convention of another direction or other axes. Return the comparisons by
-    name."""
+    """Compare the path's convention with each one that differs in direction or axes. Return the comparisons by the
+    other convention's name."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]

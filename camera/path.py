@@ -129,8 +129,8 @@ class CameraPath:
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at fractional frame numbers `times` [m], clamped to its ends. Actions are not
-        interpolated."""
+        """Return the path at fractional frame numbers `times` [m], clamped to its ends. An action is held until the
+        next frame."""
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)

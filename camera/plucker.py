@@ -74,7 +74,8 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose relative to the one before, and the longest translation. The length of a rounding error is 0."""
+    """Return each pose relative to the one before, and the longest translation. A translation within `still_tolerance`
+    counts as 0."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -93,7 +94,7 @@ def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndar
 
 
 def scaled_lens(lens: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return `lens` [4] scaled from an 832x480 image to `height` x `width`."""
+    """Return `lens` [4] of an 832x480 image scaled to an image of `width` x `height` pixels."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
     return lens * [across, down, across, down]
 
@@ -127,13 +128,13 @@ def camera_embedding(
     scale: float | None = None,
     before: ArrayLike | None = None,
 ) -> torch.Tensor:
-    """Return the Pluecker map of a path, float32 [1, 6 * 8 * 8, f, height/8, width/8]. Raise CameraError for invalid
-    arguments.
+    """Return the Pluecker map of a path with f latent frames, float32 [1, 384, f, height/8, width/8]. Raise CameraError
+    for invalid arguments.
 
     c2w: [n, 4, 4], camera-to-world in OpenCV axes.
     intrinsics: [n, 4] or [4], in pixels of an 832x480 image.
     frames: rounded down to 4n + 1.
-    chunk: latent frames per chunk of a causal model; f is a multiple.
+    chunk: the latent frames per chunk, of which f is a multiple.
     scale: the divisor of translations, by default the longest step.
     before: the pose before the first, by default none.
     """

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
 """The transform between OpenGL and OpenCV camera axes, in both directions."""
 STRAIGHT = 1e-7
-"""The cosine of the pitch below which a camera looks straight up or down."""
+"""A camera looks straight up or down if the cosine of its pitch is below this."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -67,7 +67,7 @@ def still_poses(frames: int) -> np.ndarray:
 def begin_track(
     c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, chunk: int, actions: np.ndarray | None = None
 ) -> CameraTrack:
-    """Return the camera of a new video of up to `frames` frames, in whole chunks of `chunk` latent frames. `c2w`: [n,
+    """Return the camera of a new video of at most `frames` frames, in whole chunks of `chunk` latent frames. `c2w`: [n,
     4, 4], or None for a still camera. `lens`: [4], by default the official examples'. `actions`: [n, 4], W, A, S, D
     flags. Raise CameraError for too few poses."""
     path_poses = 0 if c2w is None else len(c2w)
@@ -93,8 +93,8 @@ def continue_track(
     scale: float,
     actions: np.ndarray | None = None,
 ) -> CameraTrack:
-    """Return the camera of a run that continues a video. `before` [4, 4]: the video's last camera-to-world pose.
-    `scale`: the video's `CameraTrack.scale`. Other arguments: see `begin_track`."""
+    """Return the camera of a run that continues a video. The path `c2w` is moved to begin at `before` [4, 4], the
+    video's last pose. `scale`: the video's `CameraTrack.scale`. Other arguments: see `begin_track`."""
     path_poses = 0 if c2w is None else len(c2w)
     c2w = still_poses(frames) if c2w is None else c2w
     latent_frames = (frame_count(frames, len(c2w), chunk) - 1) // 4 + 1

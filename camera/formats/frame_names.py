@@ -93,8 +93,8 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _order_without_gaps(columns: np.ndarray) -> np.ndarray | None:
-    """Sort the frames by the first column that has no gaps and leaves the columns to its left in order. Return the
-    order, int [n], or None without such a column."""
+    """Return the indices, int [n], that sort the frames by a column without gaps, or None. In this order, no column
+    further left may decrease."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():

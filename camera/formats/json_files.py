@@ -196,8 +196,8 @@ def write_transforms(
     size: tuple[int, int] | None = None,
     points: str | None = None,
 ) -> None:
-    """Write nerfstudio's transforms.json. `names`: the frames' files, by default frame_00001.png and so on. `size`:
-    (height, width) in pixels, by default (480, 832). `points`: a PLY file in the same folder."""
+    """Write nerfstudio's transforms.json. `names`: the frames' files, by default frame_00001.png and so on. `size`: the
+    images' (height, width) in pixels. `points`: a PLY file in the same folder."""
     height, width = size or (LENS_HEIGHT, LENS_WIDTH)
     lenses = [
         dict(zip(("fl_x", "fl_y", "cx", "cy"), map(float, row), strict=True))

@@ -99,8 +99,7 @@ SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """A map from the key of a width to the key of the same image's height, and back."""
 MIN_SIDE = 16
-"""The minimum image side, in pixels, where width and height have keys of different programs, such as "w" and
-"image_height"."""
+"""The minimum, in pixels, for a width and a height under keys of different programs to count as an image's sides."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The JSON keys of a horizontal field of view, each with the factor that converts it to radians."""
 SAME_LENS = 1.02

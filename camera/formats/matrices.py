@@ -40,14 +40,14 @@ def direction_of(name: str) -> str:
 
 
 def array_direction(name: str) -> str:
-    """Return "c2w" or "w2c" if the name of an .npz array states this direction, or is camera_pose or camera_poses
-    ("c2w"); else ""."""
+    """Return "c2w" or "w2c" if the name of an .npz array states a direction, else "". The names camera_pose and
+    camera_poses mean "c2w"."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
 
 def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
-    """Return a list of at most one note: the keys of `objects` that `fields` does not describe. Keys that state a
-    convention are omitted."""
+    """Return a list that is empty, or has a note that names the keys of `objects` missing in `fields`. Keys that state
+    a convention are omitted."""
     keys = {key: value for each in objects for key, value in each.items()}
     texts = {key: value for key, value in keys.items() if isinstance(value, str) and CONVENTION_KEYS.search(key)}
     silent = [key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))]
@@ -118,8 +118,8 @@ def are_frames(value: Any) -> bool:
 
 
 def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
-    """Replace inner objects that hold poses by their fields: {"extrinsics": {"c2w": m}} becomes {"extrinsics_c2w": m}.
-    Unless `any_key`, the object's key must state a direction."""
+    """Replace an object whose key states a direction by its fields: {"extrinsics": {"c2w": m}} becomes
+    {"extrinsics_c2w": m}. With `inner_names`, a field's key may state the direction."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or inner_names and any(map(direction_of, value)))

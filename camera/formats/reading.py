@@ -20,7 +20,7 @@ may have such values in pixels."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 """A pattern for the keys under which a file may state its matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
-"""A lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image), and notes for the user."""
+"""A file's lens [n, 4], fx, fy, cx, cy in pixels of an 832x480 image, with notes for the user."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 MATRIX_NAME = "matrix_type"
-"""The key under which `stated_texts` returns the name of the pose matrices, such as "c2w"."""
+"""The key in the result of `stated_texts` whose value is the pose matrices' key in the file, such as "c2w"."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
@@ -41,7 +41,7 @@ OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.I
 TABLE_SUFFIXES = (".txt", ".csv", ".tum")
 HEADER_LENGTH = 4096  # the characters of a table that may hold its header
 NO_HEADER = re.compile(r"^\s*[-\d.]|://")
-"""A pattern for a table's lines that are not a header: numbers, or a video's URL."""
+"""A pattern for a table's lines that begin with a number or contain a URL, and so are not its header."""
 FIELDS = (
     Field(
         ("camera_convention", "coordinate_system", "extrinsic_type"),
@@ -169,8 +169,8 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
 
 
 def stated_texts(path: Path, matrix_name: bool = False) -> dict[str, str]:
-    """Return a file's texts that may state its convention or lens, by key. If `matrix_name`, add the name of its pose
-    matrices under the key MATRIX_NAME."""
+    """Return the texts in a file that may state its convention or lens, by their keys in the file. If `matrix_name`,
+    add the pose matrices' own key as the value of MATRIX_NAME."""
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():

@@ -96,8 +96,8 @@ def path_from_load3d(
 def load3d_camera(
     path: CameraPath, frame: int = 0, centre: np.ndarray | None = None, radius: float = 1.0
 ) -> dict[str, Any]:
-    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA value. For a viewer that scales scenes to a unit sphere,
-    `centre` [3] (y up) and `radius` are the scene's bounding sphere."""
+    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA value. The position is relative to `centre` [3] (y up, by
+    default the origin), in units of `radius`."""
     axes, pose, lens = OPENGL_TO_OPENCV[:3, :3], path.c2w[frame], path.intrinsics[frame]
     position, rotation = axes @ pose[:3, 3], axes @ pose[:3, :3] @ axes
     position = (position - (0.0 if centre is None else centre)) / radius

@@ -30,8 +30,8 @@ def actions_from_keys(script: str) -> np.ndarray:
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
-    """Return a script's camera-to-world poses, float64 [n + 1, 4, 4], from the identity on, for the n frames of
-    `held_keys`. `step`: world units per frame. `turn_deg`: degrees per frame. The pitch stays within 85 degrees."""
+    """Return n + 1 camera-to-world poses, float64 [n + 1, 4, 4]: the identity, and the pose after each of the n frames
+    of `held_keys`. `step`: world units per frame. `turn_deg`: degrees per frame. The pitch stays within 85 degrees."""
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)

@@ -39,8 +39,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note that `amount` cancels at constant speed, because steps are divided by the longest one; "" for moves in
-        degrees and for "static"."""
+        """A note for moves in world units: the model sees only the ratios of a path's steps, not `amount`. "" for other
+        moves and "static"."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -137,8 +137,8 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _align_to_first(c2w: np.ndarray) -> np.ndarray:
-    """Rotate all cameras about their positions by one local rotation, which makes the first the identity. Change `c2w`
-    and return it."""
+    """Multiply the rotations in place by the inverse of the first, from the right, so that the first becomes the
+    identity. Positions stay. Return `c2w`."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T  # from the right: world axes, as of the positions
     return c2w
 
