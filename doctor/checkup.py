@@ -21,8 +21,7 @@ from .machine import describe_machine
 from .recordings import replays_correctly
 
 NAIVE = 20.0
-"""If matrix products are over NAIVE times as fast as convolutions, MIOpen (AMD) probably uses its slow default
-kernel."""
+"""MIOpen (AMD) is probably slow if matrix products are over this many times as fast as convolutions."""
 WRONG = 0.1
 """The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""
 COPY_SHAPE = 8192, 16384

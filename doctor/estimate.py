@@ -19,8 +19,8 @@ PASSES = 28  # reads and writes of a 16-bit activation [tokens, dim] in a block:
 PASSES_8_BITS = 2  # added by 8-bit attention
 PASSES_QUANTIZED = 1.75  # added by each quantized input
 QUANTIZED_INPUTS = 5
-"""The number of activations [tokens, dim] that a block quantizes for 8-bit products, without the second feed-forward
-layer's input."""
+"""The number of activations [tokens, dim] that a block quantizes for 8-bit products. The second feed-forward layer's
+input, [tokens, ffn_dim], counts separately."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 32
 """The kernels and memory fills that a block launches, in 16 bits and in comfy-kitchen's 8 bits (counted by
 tools/cards/try_kernels.py)."""
@@ -36,7 +36,8 @@ class Rates(NamedTuple):
     """A GPU's kernel rates, in TFLOP/s unless stated otherwise.
 
     linear, attention: in 16 bits.
-    bandwidth, bus: GB/s of GPU memory, and from host memory.
+    bandwidth: GB/s of GPU memory.
+    bus: GB/s of copies from host memory.
     memory: the size of GPU memory in bytes.
     recorded: whether kernels run from a CUDA graph.
     """

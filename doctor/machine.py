@@ -105,8 +105,8 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return `folder`, `write_mb_s` and `read_mb_s`, or `folder` and a `reason` after a failure. `read_mb_s` needs
-    posix_fadvise, which drops the page cache."""
+    """Return `folder`, `write_mb_s` and, if posix_fadvise can drop the page cache, `read_mb_s`. After a failure return
+    `folder` and a `reason`."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ class RateShares(NamedTuple):
     """The fractions of a GPU's published rates that kernels reach.
 
     linear, attention, convolution: of the fp16 rate with fp32 accumulation.
-    int8, fp8: matrix products, of the int8 and the fp8 rate.
+    int8, fp8: of the rate of the same name, by matrix products.
     attention_8bit: of the int8 rate.
     """
 
@@ -31,8 +31,9 @@ class PublishedCard(NamedTuple):
     """The published data of a GPU.
 
     memory: in GB.
-    bandwidth, bus: GB/s of GPU memory, and from host memory.
+    bandwidth: GB/s of GPU memory.
     half, int8, fp8: dense TFLOP/s; 0 if unsupported.
+    bus: GB/s of copies from host memory.
     """
 
     memory: float

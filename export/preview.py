@@ -29,8 +29,8 @@ class Preview(NamedTuple):
     """The preview of an exported scene.
 
     cloud: the bytes of a binary PLY file of points and cameras, y up.
-    view: the viewpoint, a path of one pose above and behind the first camera, in OpenCV axes.
-    centre, radius: of a sphere around the cloud; the centre is [3].
+    view: a path of one pose, above and behind the first camera, in OpenCV axes.
+    centre, radius: of a sphere around the cloud; the centre is [3], y up.
     """
 
     cloud: bytes

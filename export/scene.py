@@ -30,7 +30,7 @@ class Exported:
     frames: the index in the video of each exported frame.
     blurred: the number of frames left out because they are blurred.
     read: the number of frames in the video.
-    length: the sum of the distances between successive cameras of `path`.
+    length: the distance that the camera travels between the exported frames.
     size: the height and width of the frames in pixels.
     """
 

@@ -20,9 +20,10 @@ FRAMES_TO_SPEED = 3
 FASTEST_LOOK_DEG = 6.0
 """The maximum rotation by the mouse in one video frame, in degrees. The rest follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a session's walking keys. At 1 the translation per latent frame is the largest in training."""
-PITCH_DEG = 1.5
-"""The maximum change of pitch from one video frame to the next, in degrees."""
+"""The default speed of the walking keys. Speed 1 is one unit of length per latent frame, the largest step in
+training."""
+FASTEST_PITCH_DEG = 1.5
+"""The maximum change of pitch in one video frame, by keys and mouse together, in degrees."""
 
 
 class WalkingCamera:
@@ -137,7 +138,7 @@ def integer_poses(poses: np.ndarray) -> list[list[int]]:
 
 def relative_poses(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
     """Return the model's camera input [f, 4, 4]: each pose relative to the previous one, with translations divided by
-    `unit`. `before` is the previous pose of the first; if None, the first result is the identity."""
+    `unit`. `before` is the pose before `world`; if None, the first result is the identity."""
     if before is None:
         rest = relative_poses(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

@@ -23,7 +23,8 @@ RUN, RUNNING = "shift", 2.0
 FRAMES_PER_LATENT = 4
 """The number of video frames that a latent frame decodes to, except a video's first, which decodes to one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""The maximum number of taps (short key presses) that wait for the next chunk, and of rows of timed keys."""
+"""The maximum number of taps (short key presses) that wait for the next chunk, and of latent frames in a script of
+timed keys."""
 FURTHEST_LOOK = 720.0
 """The limit, in degrees, of the mouse movements that wait for the next chunk."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
@@ -66,14 +67,14 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a keyboard key, in addition to the held ones. `event` is the sender's number for the input."""
+        """Press a keyboard key, in addition to the held ones. `event`: the number by which frames report the input."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on, and end timed keys. `event` is the sender's number for the input."""
+        """Hold exactly these keys, and end timed keys. `event`: the number by which frames report the input."""
         wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
             self.key_changes += wanted != self._down.keys()
@@ -91,7 +92,7 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees, right and up. `event` is the sender's number for the input."""
+        """Add a mouse movement in degrees, right and up. `event`: the number by which frames report the input."""
         turned = _clamp("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -100,7 +101,7 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the gamepad's sticks, -1 to 1 each, until the next call. `event` is the sender's number for the input."""
+        """Set a gamepad's sticks, -1 to 1 each. `event`: the number by which frames report the input."""
         forward, right, yaw, pitch = _clamp("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -147,8 +148,8 @@ class Controls:
             return self._last_arrival is not None or bool(self._script)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the inputs for the next `frames` video frames. Held keys and sticks remain; taps and mouse movements
-        are consumed. With `frames` 0, taps remain too."""
+        """Return the inputs for the next `frames` video frames. Discard the mouse movements and, unless `frames` is 0,
+        the taps. Held keys and sticks stay."""
         with self._lock:
             now, since = self._clock(), self._last_take
             look, arrived = (self._look[0], self._look[1]), self._last_arrival
@@ -228,23 +229,23 @@ class ControlsMixin:
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key: w, a, s, d, i, j, k, l or shift. `event` is the sender's number for this input."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: the number by which frames report the input."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a keyboard key. `event` is the sender's number for the input."""
+        """Release a keyboard key. `event`: the number by which frames report the input."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. `event` is the sender's number for the input."""
+        """Hold exactly these keys from now on. `event`: the number by which frames report the input."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` right, `pitch` up. `event` is the sender's number for this input."""
+        """Turn the camera by degrees: `yaw` right, `pitch` up. `event`: the number by which frames report the input."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set a gamepad's sticks, -1 to 1 each. `event` is the sender's number for this input."""
+        """Set a gamepad's sticks, -1 to 1 each. `event`: the number by which frames report the input."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:

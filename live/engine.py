@@ -97,8 +97,9 @@ class Start:
     frame: the first frame, float32 [3, H, W], values -1 to 1.
     prompt: the first prompt; an empty one keeps the last prompt of `state`.
     lens: fx, fy, cx, cy at 832x480; None is the official examples' lens.
+    seed: the seed of the noise.
     state: the state of the video to continue; it replaces `lens`.
-    image: the frame's latent from the VAE's encoder; None encodes the frame.
+    image: the VAE's latent of `frame`, if it is already encoded.
     """
 
     frame: Tensor

@@ -43,8 +43,9 @@ events: `events`, the active world events.
 paused, resumed, ended: none.
 restarted: `folder`, the folder of the new walk.
 still: `still`, whether the session waits for an input.
-drift, stuck, kept: `reason`, a message. For kept it is why a file could not be saved.
-found: `seconds`, the video's length when the camera first reached the map's crate.
+drift, stuck: `reason`, a message.
+kept: `reason`, why a file could not be kept.
+found: `seconds`, the video's length when the camera first reached the crate in the walk's map.
 back: `chunk`, the number of remaining chunks.
 failed: `what` (walk, command or prompt), `reason`, and `ended`, whether the walk has ended.
 """

@@ -1,4 +1,4 @@
-"""The adaptation of a causal model's plan to a walk (a steered video), which has no end."""
+"""Checks and changes of a causal model's settings for a walk (a steered video), which has no end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def latent_frames(window: int | None) -> int:
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
     """Raise InputError for a guided model, a model without camera input, or a model with keyboard input. The message
-    names the model as `model`."""
+    begins with `model`."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -37,8 +37,8 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return `spec` and `notes` adapted to a walk. A limited window stays. A window of the whole video becomes
-    LIVE_WINDOW, whose values `window` and `sink` override."""
+    """Return `spec` and `notes` adapted to a walk. Only a window of the whole video is replaced, by LIVE_WINDOW,
+    changed by `window` and `sink`."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes
@@ -48,8 +48,8 @@ def plan_endless(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return a note for each chunk size, window, sink or step count in `spec` that may look worse than the
-    release's."""
+    """Return a note for each chunk size, window, sink or step count in `spec` with which the video may look worse than
+    with the release's."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

@@ -38,7 +38,7 @@ class PromptedChunkMaker(ChunkMaker):
         """Change the prompt of the next chunks, as soon as the text is encoded.
 
         refresh: whether past keys and values are recomputed, so that the video changes immediately.
-        event: the sender's number for this input.
+        event: the number by which frames report this input.
 
         Raises InputError for an empty prompt, and after `stop` or `close`.
         """
@@ -50,14 +50,14 @@ class PromptedChunkMaker(ChunkMaker):
         self._change_prompt(self.events.set_base_prompt(text), refresh, Input("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch a world event, such as rain. While the event is on, its sentence extends the prompt.
+        """Switch a world event, such as rain. While it is on, its sentence extends the prompt.
 
         name: the world event's name or keyboard key.
         on: None toggles the world event.
         refresh: as in `prompt`.
-        event: the sender's number for this input, not a world event.
+        event: the number by which frames report this input.
 
-        Raises InputError for an unknown event, and after `stop` or `close`.
+        Raises InputError for an unknown name, and after `stop` or `close`.
         """
         check_types({"on": on, "refresh": refresh}, {"on": bool | None, "refresh": bool})
         self._change_prompt(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))

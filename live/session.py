@@ -86,8 +86,9 @@ class Session(PromptedChunkMaker):
         moving: whether chunks are made without input too.
         controls: the source of the inputs; None is new Controls.
         events: world events, in a form that `read_events` accepts.
+        walk: the options of each walk; see WalkOptions.
 
-        Raises InputError for an invalid option or start, CameraError for an invalid `path`.
+        Raises InputError for an invalid option or start, CameraError for invalid poses in the option `path`.
         """
         check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
         pace = Pace(fps, chunk_frames=FRAMES_PER_LATENT * engine.chunk)
@@ -108,8 +109,8 @@ class Session(PromptedChunkMaker):
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that repeats the saved walk `walk` bit for bit. Raises InputError for other engine
-        settings."""
+        """Return a session that repeats the saved walk `walk` bit for bit. Raises InputError if the engine's settings
+        differ from that walk's."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.settings.get("events"), **options}
@@ -143,8 +144,8 @@ class Session(PromptedChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event` is the
-        sender's number for the input. Errors are raised by the next iteration, or reported to `tell`."""
+        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event`: the number
+        by which frames report the input. Errors are raised by the next iteration, or reported to `tell`."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 

@@ -50,7 +50,7 @@ class WalkStore:
     ) -> None:
         """Create the folder. Raises InputError if writing fails.
 
-        picture: the first `frame` and its latent `image`.
+        picture: tensors by name: "frame", the first frame, and "image", its latent.
         lens: fx, fy, cx, cy at 832x480.
         unit: the unit of length of the camera, for `walk.json`.
         before: the state of the continued video, if any.
@@ -99,7 +99,6 @@ class WalkStore:
             self._try(lambda: self._append(rows, latent.shape[2], inputs))
 
     def record_rebuild(self, *, new_prompt: bool) -> None:
-        """Record that keys and values were recomputed for a new prompt, or else for a return to an earlier chunk."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, new_prompt=new_prompt))
 

@@ -22,7 +22,7 @@ from ..pipeline.delivery import HostCopy
 from ..pipeline.geometry import chunk_conditioning
 from ..pipeline.state import WorldState
 from ..sampling.noise import FixedLengthNoise, Noise, StepNoise
-from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, relative_poses
+from .camera import FASTEST_PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, relative_poses
 from .controls import FRAMES_PER_LATENT, Controls, Input
 from .engine import Engine, Start
 from .shown.decoders import decode_parts, decode_saved
@@ -40,7 +40,7 @@ PREEMPT = 0.3
 class WalkOptions(TypedDict, total=False):
     """The options of each walk (steered video) of a session.
 
-    speed: the speed of key W, 1 for the largest in training; by default 0.5.
+    speed: the speed of key W, 0.5 by default; 1 is the largest speed in training.
     walls: whether the walls of a known map stop the camera, by default true.
     path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
     seed: replaces the seed of the Start unless None.
@@ -79,7 +79,7 @@ class Walk(WalkWorld):
         with_walls = options.get("walls", True) and path is None
         self.map = engine.map.locate(self.frame, self.seed) if engine.map is not None and with_walls else None
         self.camera = (
-            WalkingCamera(pose, scale or WALKING_UNIT, speed, PITCH_DEG, self.map)
+            WalkingCamera(pose, scale or WALKING_UNIT, speed, FASTEST_PITCH_DEG, self.map)
             if path is None
             else RecordedCamera(path, pose, scale)
         )
@@ -108,7 +108,7 @@ class Walk(WalkWorld):
 
     @property
     def ended(self) -> bool:
-        """Whether the rest of the recorded path is shorter than a chunk; False for a steered walk."""
+        """Whether the rest of the recorded path is shorter than a chunk; False without a path."""
         frames = FRAMES_PER_LATENT * self.engine.chunk
         return self.camera.frames_left < (frames - FRAMES_PER_LATENT if self._begins_video else frames)
 
@@ -233,7 +233,8 @@ class Walk(WalkWorld):
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
         """Set the prompt of the next chunks; `context` is its embedding [1, L, D]. `refresh` recomputes the window's
-        keys and values from the saved chunks. Raises InputError for `refresh` if saving has failed."""
+        keys and values from the saved chunks. The next chunk has a Receipt for `cause`. Raises InputError for `refresh`
+        if saving has failed."""
         if refresh and (failure := self.store.failure):
             raise InputError(f"the past frames cannot change at once: {failure}; send the prompt without `refresh`")
         self.store.add_prompt(text, context)
@@ -243,8 +244,8 @@ class Walk(WalkWorld):
             self.rebuild(new_prompt=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Keep the first `chunk` chunks, discard the later ones, and continue from there. Raises InputError if `chunk`
-        is outside 0 to the number of saved chunks."""
+        """Keep the first `chunk` chunks, discard the later ones, and continue from there. The next chunk has a Receipt
+        for `cause`. Raises InputError if fewer than `chunk` chunks are saved."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)

@@ -39,9 +39,9 @@ class Walks:
     def __init__(
         self, make: MakeWalk, folder: str | Path | None, *, whole: bool, fps: float, report_video: ReportUnsaved
     ) -> None:
-        """Prepare to save walks in `folder`. If None, the folder is temporary and has no videos.
+        """Prepare to save walks in `folder` or, if None, in a temporary folder without videos.
 
-        whole: whether to save a state and a camera path of each walk.
+        whole: whether each walk's folder also gets a state and a camera path.
         report_video: called with the reason if a video file is incomplete.
         """
         self._make, self.whole, self._fps, self._report_video = make, whole, fps, report_video

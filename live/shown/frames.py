@@ -17,7 +17,7 @@ class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
     kind: as in `Input`.
-    event: the sender's number for the input (not a world event), or None.
+    event: the sender's number for the input, `Input.number`.
     arrived: the time of arrival by time.monotonic.
     waited: the seconds from the arrival until the chunk began.
     latent_frame: the index of the first latent frame with the input.

@@ -19,9 +19,8 @@ MOST_QUEUED_BYTES = 64_000_000
 """The maximum pixel bytes in a client's queue. Beyond it the oldest frames are dropped, except the newest batch."""
 MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
-LONGEST_WAIT = 1.5
-"""The maximum playback time of a client's queue, in seconds, but at least 16 frames. Beyond it the oldest are
-dropped."""
+MOST_QUEUED_SECONDS = 1.5
+"""If a client's queue holds more seconds of playback than this, and over 16 frames, the oldest frames are dropped."""
 
 
 class Client:
@@ -47,7 +46,7 @@ class Client:
         self._encoder = Encoder(output, self._init.fps)
 
     def queue_frames(self, frames: Frames) -> None:
-        """Queue frames of the walk. Drop the oldest frames beyond MOST_QUEUED_BYTES or LONGEST_WAIT."""
+        """Queue frames of the walk. Drop the oldest frames beyond MOST_QUEUED_BYTES or MOST_QUEUED_SECONDS."""
         self._waiting.append(frames)
         while self._is_too_long():
             oldest = next(item for item in self._waiting if isinstance(item, Frames))
@@ -76,7 +75,7 @@ class Client:
     def _is_too_long(self) -> bool:
         waiting = [item.pixels for item in self._waiting if isinstance(item, Frames)]
         frames, size = sum(map(len, waiting)), sum(pixels.nbytes for pixels in waiting)
-        late = self._init.most_chunks is None and frames > max(16, LONGEST_WAIT * self._init.fps)
+        late = self._init.most_chunks is None and frames > max(16, MOST_QUEUED_SECONDS * self._init.fps)
         return len(waiting) > 1 and (late or size > MOST_QUEUED_BYTES)
 
     async def send(self) -> None:

@@ -22,11 +22,9 @@ FASTEST = 60
 FORMATS = ("raw", "webp", "jpeg", "h264")
 QUALITY = {"webp": 90, "jpeg": 90, "h264": 90, "raw": 0}
 SIDE = re.compile(r"(\d{2,4})\s*[x*]\s*(\d{2,4})", re.IGNORECASE)
-KINDS = (
-    *("camera_actions", "prompt", "composite_input"),
-    *("look", "stick", "pause", "resume", "back", "restart", "output", "moving", "event"),
-)
-"""The kinds of a client's events: three of SGLang's protocol, then this server's additions."""
+SGLANG_KINDS = "camera_actions", "prompt", "composite_input"
+KINDS = *SGLANG_KINDS, "look", "stick", "pause", "resume", "back", "restart", "output", "moving", "event"
+"""The kinds of a client's events: SGLang's, then this server's additions."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +43,18 @@ class Output:
 
 @dataclass(frozen=True)
 class Init:
-    """A client's first message. In most fields None selects the server's setting.
+    """A client's first message. None selects the server's setting, except in `most_chunks` and `script`.
 
     size: (height, width) in pixels.
     most_chunks: the walk ends after this many chunks; None is no limit.
-    script: a list of keyboard keys for each latent frame.
+    script: keyboard keys for each latent frame; None is no script.
     window: the attention window, in latent frames.
     sink: the number of first latent frames that stay in the window.
     chunk: the number of latent frames in a chunk.
     is_own_page: whether the client is this project's web page.
     resume: the token of a walk to return to, or an empty string.
     moving: whether chunks are made even without input.
-    speed: the speed of key W, 1 for the largest in training.
+    speed: the speed of key W; 1 is the largest speed in training.
     replay: the name of a saved walk to repeat, or an empty string.
     """
 
@@ -234,7 +232,8 @@ def _quote(value: Any) -> str:
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width), multiples of 16, for a text such as "832x480", or None for an empty text."""
+    """Return (height, width), rounded down to multiples of 16, of a text "WIDTHxHEIGHT", such as "832x480"; None for an
+    empty text."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

@@ -11,12 +11,13 @@ MOST_TURN_DEG = 0.5
 """Chunks are compared only if the camera rotated by at most this many degrees between their last frames."""
 LEAST_STEP = 0.05
 """Chunks are compared only if the camera moved at least this fraction of the largest training step per latent frame."""
-KNOWN = 8
+WARM_UP = 8
 """Chunks are judged only after this many latent frames with a walking camera."""
 LASTS = 6
 """The camera is stuck after this many latent frames without change, rounded up to full chunks."""
-STILL = 0.15
-"""A chunk counts as unchanged if its change of the image per distance is below this fraction of the median change."""
+UNCHANGED = 0.15
+"""A chunk is unchanged if its image changes, per distance moved, by less than this fraction of earlier chunks'
+median."""
 SIDE = 64
 """Frames are reduced to at most this many pixels on the longer side before they are compared."""
 
@@ -43,12 +44,12 @@ class StuckWatch:
             self._still = 0
             return False
         change = float(np.abs(small - before[0]).mean()) / step
-        known = len(self._usual) * self._chunk >= KNOWN
-        if known and change < STILL * median(self._usual):
+        known = len(self._usual) * self._chunk >= WARM_UP
+        if known and change < UNCHANGED * median(self._usual):
             self._still += 1
             return self._still == -(-LASTS // self._chunk)
         self._still = 0
-        self._usual = [*self._usual, change][-4 * KNOWN :]
+        self._usual = [*self._usual, change][-4 * WARM_UP :]
         return False
 
 

@@ -44,7 +44,7 @@ class WorldMap:
 
     room: the side of a room.
     margin: the minimum distance of the camera from a box.
-    boxes: [n, 5], relative to each room corner: centre (x, z), half sizes (x, z), height.
+    boxes: [n, 5], repeated at all room corners: centre (x, z) from there, half sizes (x, z), height.
     goal: the index of the box that is the crate.
     rooms: the crate's possible rooms, as offsets (x, z) from the start room.
     """
@@ -115,7 +115,8 @@ class PlacedMap:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours of an image [3, H, W] in a grid of LOOK cells, float32 [3 * rows * columns]."""
+    """Return the mean colours of an image [3, H, W], in its value range, in a grid of LOOK cells: float32 [3 * rows *
+    columns]."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 

@@ -24,8 +24,8 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""After a return to an earlier chunk, all keys and values are recomputed if a walk has at most this many latent
-frames."""
+"""After a return to an earlier chunk, all keys and values are recomputed if a walk has at most this many latent frames,
+else only the window's."""
 
 
 class WalkWorld:
@@ -44,8 +44,8 @@ class WalkWorld:
     _decoder: VideoDecoder | PreviewDecoder
 
     def rebuild(self, *, new_prompt: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, and create a new decoder. With `new_prompt`,
-        recompute only the window, with the last prompt for all chunks."""
+        """Recompute the KV cache from the saved chunks, and create a new decoder. With `new_prompt`, recompute only the
+        window's chunks, each with the walk's last prompt."""
         size, made = self.engine.chunk, self.store.chunks
         if self.store.latent_frames <= MOST_REPLAYED and not new_prompt:
             chunks = list(range(made))

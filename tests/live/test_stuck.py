@@ -6,7 +6,7 @@ import torch
 from lingbot_world.live import Session
 from lingbot_world.live.camera import WALKING_UNIT
 from lingbot_world.live.shown.frames import Frames
-from lingbot_world.live.worlds.stuck import KNOWN, LASTS, StuckWatch
+from lingbot_world.live.worlds.stuck import LASTS, WARM_UP, StuckWatch
 from live_cases import chunks, opened
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,7 +41,7 @@ def test_steps_before_a_wall_are_found_once():
 )
 def test_other_ways_are_not_stuck(way, later):
     watch = StuckWatch(1)
-    assert not any(seen(watch, KNOWN + 2, **way) + seen(watch, 20, begin=20, **later))
+    assert not any(seen(watch, WARM_UP + 2, **way) + seen(watch, 20, begin=20, **later))
 
 
 @pytest.mark.parametrize("stops", [True, False])

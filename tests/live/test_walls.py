@@ -10,7 +10,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.live import Session
-from lingbot_world.live.camera import PITCH_DEG, WALKING_UNIT, WalkingCamera
+from lingbot_world.live.camera import FASTEST_PITCH_DEG, WALKING_UNIT, WalkingCamera
 from lingbot_world.live.controls import FrameInputs
 from lingbot_world.live.worlds.walls import Place, mean_colours, read_map
 from lingbot_world.tools.toy import pack
@@ -31,7 +31,7 @@ def walked(standing, seed, frames=400):
     """Poses of a camera that keys drive about for a while, the first included."""
     random = np.random.default_rng(seed)
     held = np.repeat(random.choice([-1.0, 0.0, 1.0], (frames // 10, 4), p=[0.1, 0.3, 0.6]), 10, axis=0)
-    camera = WalkingCamera(None, WALKING_UNIT, 1.0, PITCH_DEG, standing)
+    camera = WalkingCamera(None, WALKING_UNIT, 1.0, FASTEST_PITCH_DEG, standing)
     return np.concatenate([camera.pose[None], camera.move(FrameInputs(held * [1, 1, 1, 0], (0, 0), None))])
 
 
