@@ -18,8 +18,7 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """Return warnings about the poses, the motion and the lens of a path for a video of `frames` frames. The list may
-    be empty."""
+    """Return warnings about a path's poses, motion and lens for a video of `frames` frames. The list may be empty."""
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
@@ -46,8 +45,7 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a list that is empty, or warns that `lens` (fx, fy, cx, cy) is implausible in pixels of an 832x480
-    image."""
+    """Return a warning, in a list, if `lens` (fx, fy, cx, cy) is implausible in pixels of an 832x480 image; else []."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= LARGEST_FRACTION:
@@ -71,8 +69,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a list that is empty, or has a hint that the camera's speed is constant: a faster camera would be the same
-    input."""
+    """Return a hint, in a list, if the camera's speed is constant, as a faster one is the same input; else []."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:

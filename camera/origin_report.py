@@ -73,8 +73,8 @@ def summarize_convention(path: CameraPath) -> str:
 
 
 def convention_warnings(path: CameraPath) -> list[str]:
-    """Return a list that is empty, or warns that the camera moves sideways like a vehicle's frame, or that another
-    convention is more plausible."""
+    """Return a warning, in a list, if the camera moves sideways like a vehicle's frame, or another convention is more
+    plausible; else []."""
     if path.origin is None:
         return []
     steps = framewise_relative(path.c2w[::4])[1:, :3, 3]

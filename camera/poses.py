@@ -75,7 +75,7 @@ def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndar
 
 
 def lens_change(rows: np.ndarray) -> list[str]:
-    """Return a list that is empty, or has a note that a focal length in `rows` [n, 4] differs from the first row's."""
+    """Return a note, in a list, if a focal length in `rows` [n, 4] differs from the first row's; else []."""
     change = np.abs(rows[:, :2] / rows[0, :2] - 1).max() if rows[0, :2].all() else 0
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 

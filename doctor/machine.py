@@ -105,8 +105,7 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return `folder`, `write_mb_s` and, if posix_fadvise can drop the page cache, `read_mb_s`. After a failure return
-    `folder` and a `reason`."""
+    """Return `folder`, `write_mb_s` and, with posix_fadvise, `read_mb_s`; after an error, `folder` and `reason`."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)

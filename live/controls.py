@@ -67,14 +67,14 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a keyboard key, in addition to the held ones. `event`: the number by which frames report the input."""
+        """Press a keyboard key, in addition to the held ones. `event`: the sender's id, for the input's Receipt."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys, and end timed keys. `event`: the number by which frames report the input."""
+        """Hold exactly these keys, and end timed keys. `event`: the sender's id, for the input's Receipt."""
         wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
             self.key_changes += wanted != self._down.keys()
@@ -92,7 +92,7 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees, right and up. `event`: the number by which frames report the input."""
+        """Add a mouse movement in degrees, right and up. `event`: the sender's id, for the input's Receipt."""
         turned = _clamp("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -101,7 +101,7 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set a gamepad's sticks, -1 to 1 each. `event`: the number by which frames report the input."""
+        """Set a gamepad's sticks, -1 to 1 each. `event`: the sender's id, for the input's Receipt."""
         forward, right, yaw, pitch = _clamp("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -229,23 +229,23 @@ class ControlsMixin:
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: the number by which frames report the input."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: the sender's id, for the input's Receipt."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a keyboard key. `event`: the number by which frames report the input."""
+        """Release a keyboard key. `event`: the sender's id, for the input's Receipt."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. `event`: the number by which frames report the input."""
+        """Hold exactly these keys from now on. `event`: the sender's id, for the input's Receipt."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` right, `pitch` up. `event`: the number by which frames report the input."""
+        """Turn the camera by degrees: `yaw` right, `pitch` up. `event`: the sender's id, for the input's Receipt."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set a gamepad's sticks, -1 to 1 each. `event`: the number by which frames report the input."""
+        """Set a gamepad's sticks, -1 to 1 each. `event`: the sender's id, for the input's Receipt."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:

@@ -12,8 +12,7 @@ from .shown.frames import Frames
 MARGIN = 0.03
 """A chunk's frames should arrive this many seconds before playback needs them."""
 RECENT_FRAMES = 32
-"""The next chunk's delay is predicted from the last chunks with this many video frames in all, but at least two
-chunks."""
+"""A delay is predicted from the last chunks with this many video frames in all, but at least two chunks."""
 RATE_SECONDS = 4.0
 """The frame rate is measured over this many past seconds."""
 

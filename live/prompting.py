@@ -38,7 +38,7 @@ class PromptedChunkMaker(ChunkMaker):
         """Change the prompt of the next chunks, as soon as the text is encoded.
 
         refresh: whether past keys and values are recomputed, so that the video changes immediately.
-        event: the number by which frames report this input.
+        event: the sender's id, for the input's Receipt.
 
         Raises InputError for an empty prompt, and after `stop` or `close`.
         """
@@ -55,7 +55,7 @@ class PromptedChunkMaker(ChunkMaker):
         name: the world event's name or keyboard key.
         on: None toggles the world event.
         refresh: as in `prompt`.
-        event: the number by which frames report this input.
+        event: the sender's id, for the input's Receipt.
 
         Raises InputError for an unknown name, and after `stop` or `close`.
         """

@@ -144,8 +144,8 @@ class Session(PromptedChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event`: the number
-        by which frames report the input. Errors are raised by the next iteration, or reported to `tell`."""
+        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event`: the sender's
+        id, for the input's Receipt. Errors are raised by the next iteration, or reported to `tell`."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 

@@ -46,8 +46,8 @@ def array_direction(name: str) -> str:
 
 
 def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
-    """Return a list that is empty, or has a note that names the keys of `objects` missing in `fields`. Keys that state
-    a convention are omitted."""
+    """Return a note, in a list, that names the keys of `objects` missing in `fields`; [] if none is missing. Keys that
+    state a convention are omitted."""
     keys = {key: value for each in objects for key, value in each.items()}
     texts = {key: value for key, value in keys.items() if isinstance(value, str) and CONVENTION_KEYS.search(key)}
     silent = [key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))]

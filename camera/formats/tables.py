@@ -70,8 +70,8 @@ PLACE_COLUMN = re.compile(
 UNEVEN_STEPS = 1.5
 """If a time step is longer or shorter than the median step by more than this factor, the poses are resampled."""
 MIN_FORWARD, MIN_GAIN, MIN_UPRIGHT = 0.7, 0.1, 0.7
-"""Thresholds of `_check_quaternion_order`: the forward motion of a plausible path, its lead over the other component
-order, and an upright camera's mean c2w[1, 1]."""
+"""Thresholds of `_check_quaternion_order`: a path's forward motion, its difference between both component orders, and
+an upright camera's mean c2w[1, 1]."""
 W_LIKE = 0.999
 """The minimum absolute value at which the first component of a quaternion seems to be w."""
 W_FIRST_NOTE = Reported(
@@ -168,7 +168,7 @@ def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
 
 
 def _check_quaternion_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
-    """Return a list that is empty, or warns that quaternions may begin with w. Raise CameraError if they clearly do."""
+    """Return a warning, in a list, if quaternions may begin with w; else []. Raise CameraError if they clearly do."""
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)
     # absolute: a straight path with the camera rotated by 180 degrees about x is valid in both readings

@@ -14,8 +14,7 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return points [n, d] at `times` [n], within `knots` [k], on a cubic Hermite spline through `values` [k, d], k >
-    1."""
+    """Return points [n, d] at `times` [n] on a cubic Hermite spline through `values` [k, d] at `knots` [k], k > 1."""
     from scipy.interpolate import CubicHermiteSpline
 
     before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
@@ -24,7 +23,7 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
     return CubicHermiteSpline(knots, values, slopes)(times)
 
 
-def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
+def rotations_at(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
     """Return rotations [n, 3, 3] at `times` [n] between the keyframes `rotations` [k, 3, 3] at `knots` [k], k > 1.
     `smooth`: use squad instead of slerp."""
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
@@ -59,7 +58,8 @@ def path_through(
     if len(knots) == 1:
         rotations, positions = rotations[0], np.tile(positions, (len(times), 1))
     else:
-        rotations, positions = turn(knots, rotations, times, smooth=smooth_turns), spline(knots, positions, times)
+        rotations = rotations_at(knots, rotations, times, smooth=smooth_turns)
+        positions = spline(knots, positions, times)
     return CameraPath(rigid(rotations, positions), lens, fps)
 
 

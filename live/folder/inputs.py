@@ -18,7 +18,7 @@ class Input(NamedTuple):
     """One input of the user.
 
     kind: hold, look, stick, script, prompt, back, event, or time (a scheduled event).
-    number: the sender's number for the input, or None.
+    number: the sender's id of the input, or None.
     arrived: the time of arrival by time.monotonic.
     row: the index of the first affected video frame, counted from the chunk's start.
     """
@@ -34,7 +34,7 @@ class FrameInputs(NamedTuple):
 
     axes: float64 [n, 4], speeds forward, right, yaw and pitch; 1 is full speed.
     look: the mouse rotation (yaw, pitch) in degrees, over all n frames.
-    last_number: the sender's number for the newest numbered input, or None.
+    last_number: the id of the newest input that has one, or None.
     waited: seconds since the newest input arrived; None without a new input.
     records: the inputs that arrived since the previous frames.
     """
@@ -61,8 +61,7 @@ class InputLog:
             self._add(row if inputs.last_number is None else {**row, "event": inputs.last_number})
 
     def add_rebuild(self, latent_frame: int, *, new_prompt: bool) -> None:
-        """Record that keys and values were recomputed, for a new prompt if `new_prompt`, otherwise for a return to an
-        earlier chunk."""
+        """Record that keys and values were recomputed: for a new prompt, or after a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": new_prompt})
 
     def cut(self, latent_frames: int) -> None:

@@ -17,7 +17,7 @@ class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
     kind: as in `Input`.
-    event: the sender's number for the input, `Input.number`.
+    event: the sender's id of the input, or None (`Input.number`).
     arrived: the time of arrival by time.monotonic.
     waited: the seconds from the arrival until the chunk began.
     latent_frame: the index of the first latent frame with the input.
@@ -38,7 +38,7 @@ class Frames:
     chunk: the index of the chunk in the walk.
     first: the index of the first frame in the video, a continued video included.
     part: 0 for the chunk's first latent frame, 1 for the others.
-    event: the sender's number for the last numbered input, or None.
+    event: the sender's id of the last input that has one, or None.
     seconds: the time from reading the inputs until the frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
     waited: the seconds that the newest input waited; None without a new input.

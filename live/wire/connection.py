@@ -122,7 +122,6 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the `Origin` header of a cross-origin request, "null" in place of an empty header; "" for any other
-    request."""
+    """Return the `Origin` header of a cross-origin request ("null" for an empty one), or "" for any other request."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

@@ -232,8 +232,7 @@ def _quote(value: Any) -> str:
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width), rounded down to multiples of 16, of a text "WIDTHxHEIGHT", such as "832x480"; None for an
-    empty text."""
+    """Return (height, width), rounded down to multiples of 16, of "WIDTHxHEIGHT"; None for an empty text."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

@@ -16,8 +16,7 @@ WARM_UP = 8
 LASTS = 6
 """The camera is stuck after this many latent frames without change, rounded up to full chunks."""
 UNCHANGED = 0.15
-"""A chunk is unchanged if its image changes, per distance moved, by less than this fraction of earlier chunks'
-median."""
+"""A chunk is unchanged if its image change per distance is below this fraction of earlier chunks' median."""
 SIDE = 64
 """Frames are reduced to at most this many pixels on the longer side before they are compared."""
 

@@ -115,8 +115,7 @@ class PlacedMap:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours of an image [3, H, W], in its value range, in a grid of LOOK cells: float32 [3 * rows *
-    columns]."""
+    """Return an image's mean colours in LOOK cells, float32 [3 * rows * columns]. `frame`: [3, H, W], 0 to 255."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lingbot_world.camera.moves.keyframes import knots_by_distance, path_from_load3d, path_through, spline, turn
+from lingbot_world.camera.moves.keyframes import knots_by_distance, path_from_load3d, path_through, rotations_at, spline
 from lingbot_world.camera.path import lens_from_fov
 from lingbot_world.camera.rotation import angle_deg, from_angles
 from lingbot_world.errors import CameraError
@@ -31,7 +31,7 @@ def test_smooth_turns_have_no_kink_at_a_keyframe():
     times = np.array([7.99, 8.0, 8.01])
 
     def kink(smooth: bool) -> float:
-        turned = turn(np.array([0, 8, 16, 24]), rotations, times, smooth=smooth)
+        turned = rotations_at(np.array([0, 8, 16, 24]), rotations, times, smooth=smooth)
         first, second = angle_deg(turned[:-1].swapaxes(1, 2) @ turned[1:])
         return abs(second / first - 1)
 
@@ -42,7 +42,7 @@ def test_smooth_turns_have_no_kink_at_a_keyframe():
 def test_smooth_turns_pass_through_their_keyframes():
     knots = np.array([0.0, 1, 5, 6])
     rotations = from_angles("YXZ", [[0.0, 10, 5], [20, -30, 0], [50, 40, 90], [60, 0, 0]])
-    np.testing.assert_allclose(turn(knots, rotations, knots, smooth=True), rotations, atol=1e-12)
+    np.testing.assert_allclose(rotations_at(knots, rotations, knots, smooth=True), rotations, atol=1e-12)
 
 
 def test_the_camera_stands_still_outside_its_keyframes():
