@@ -6,6 +6,7 @@ import latent_preview
 import torch
 
 prepare_callback = latent_preview.prepare_callback
+WHOLE = "INT", {"default": 1, "max": 1 << 16}
 
 
 def prepare_synchronized(*args, **kwargs):
@@ -22,13 +23,17 @@ def prepare_synchronized(*args, **kwargs):
 latent_preview.prepare_callback = prepare_synchronized
 
 
-class BenchInputs:
-    RETURN_TYPES, FUNCTION, CATEGORY = ("CONDITIONING", "CONDITIONING", "LATENT"), "make", "bench"
+class BenchNode:
+    FUNCTION, CATEGORY, INPUTS = "make", "bench", {}
 
     @classmethod
     def INPUT_TYPES(cls):  # noqa: N802
-        names = ("frames", "height", "width", "text_dim", "camera_channels")
-        return {"required": {name: ("INT", {"default": 1, "max": 1 << 16}) for name in names}}
+        return {"required": cls.INPUTS}
+
+
+class BenchInputs(BenchNode):
+    RETURN_TYPES = "CONDITIONING", "CONDITIONING", "LATENT"
+    INPUTS = dict.fromkeys(("frames", "height", "width", "text_dim", "camera_channels"), WHOLE)
 
     def make(self, frames, height, width, text_dim, camera_channels):
         generator = torch.Generator().manual_seed(0)
@@ -46,14 +51,8 @@ class BenchInputs:
         return positive, negative, {"samples": torch.zeros(1, 16, *grid)}
 
 
-class BenchPrompt:
-    """A random prompt embedding."""
-
-    RETURN_TYPES, FUNCTION, CATEGORY = ("CONDITIONING",), "make", "bench"
-
-    @classmethod
-    def INPUT_TYPES(cls):  # noqa: N802
-        return {"required": {"text_dim": ("INT", {"default": 4096, "max": 1 << 16})}}
+class BenchPrompt(BenchNode):
+    RETURN_TYPES, INPUTS = ("CONDITIONING",), {"text_dim": WHOLE}
 
     def make(self, text_dim):
         return ([[torch.randn(1, 77, text_dim, generator=torch.Generator().manual_seed(0)), {}]],)
@@ -62,16 +61,13 @@ class BenchPrompt:
 KEPT: dict[str, torch.Tensor] = {}  # the first latent of each name
 
 
-class BenchEnd:
+class BenchEnd(BenchNode):
     """Shows a latent's hash, the memory held, and the relative distance from the first latent of that name."""
 
-    RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "end", "bench", True
+    RETURN_TYPES, OUTPUT_NODE = (), True
+    INPUTS = {"samples": ("LATENT",), "name": ("STRING", {"default": ""})}
 
-    @classmethod
-    def INPUT_TYPES(cls):  # noqa: N802
-        return {"required": {"samples": ("LATENT",), "name": ("STRING", {"default": ""})}}
-
-    def end(self, samples, name):
+    def make(self, samples, name):
         latent = samples["samples"].float().cpu().contiguous()
         digest = hashlib.sha256(latent.numpy().tobytes()).hexdigest()[:8]
         held = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0

@@ -82,22 +82,18 @@ SECTIONS = [
 
 
 def page() -> str:
-    return "\n".join([INTRODUCTION, *(part for section in SECTIONS for part in _section(section))]).rstrip() + "\n"
+    lines = [INTRODUCTION]
+    for section in SECTIONS:
+        lines += [f"## {section.heading}", "", section.text, ""]
+        for caption, fields in section.tables.items():
+            lines += [*([f"**{caption}**", ""] if caption else []), "| field | | |", "|---|---|---|"]
+            lines += [*map(_row, fields), ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(section: Section) -> list[str]:
-    tables = [part for caption, fields in section.tables.items() for part in _table(caption, fields)]
-    return [f"## {section.heading}", "", section.text, "", *tables]
-
-
-def _table(caption: str, fields: Sequence[Field]) -> list[str]:
-    rows = [f"| {_names(field)} | {EFFECTS[field.effect]} | {_cell(field.how)} |" for field in fields]
-    heading = [f"**{caption}**", ""] if caption else []
-    return [*heading, "| field | | |", "|---|---|---|", *rows, ""]
-
-
-def _names(field: Field) -> str:
-    return ", ".join(f"`{_cell(name)}`" for name in field.names)
+def _row(field: Field) -> str:
+    names = ", ".join(f"`{_cell(name)}`" for name in field.names)
+    return f"| {names} | {EFFECTS[field.effect]} | {_cell(field.how)} |"
 
 
 def _cell(text: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from workflow_blueprints import BLUEPRINTS, everything_else, go_on, larger, simple, views
 from workflow_graph import Graph, dump
 from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
-from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RUN, TOY_PROMPT, VIOLET, Parts, flight
+from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RUN, VIOLET, Parts, flight
 from workflow_rollouts import fast, fast_long, fast_lora, real_time, walk, walk_toy
 from workflow_samplers import core_nodes, easy_cache, own_sampler
 
@@ -149,7 +149,7 @@ Runs the whole pipeline with tiny trained models, on any CPU: a walk through a d
     parts = Parts(server, "toy", note, package="toy")
     image = parts.image()
     path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON, room=160)
-    return parts.film(path, image, TOY_PROMPT, steps=8, cfg_high=1.0, cfg_low=1.0)
+    return parts.film(path, image)
 
 
 TITLES: dict[Callable[[Server], Graph], str] = {

@@ -80,7 +80,7 @@ class Parts(Graph):
         self, server: Server, name: str, note: str, package: str = PACKAGE, note_width: int = 360, first: int = 1
     ):
         super().__init__(server, name, first)
-        self.package = package
+        self.package, self.prompt = package, TOY_PROMPT if package == "toy" else PROMPT
         self.latent: Node | None = None
         self.column = 2  # of models and prompt; the sampler stands in the next one
         if note:
@@ -130,7 +130,7 @@ class Parts(Graph):
         return node["positive"], node["negative"]
 
     def text_node(self, extra_height: int = 0, **prompts: str) -> Node:
-        encoder, values = f"{self.package}/{T5}", {"prompt": PROMPT, **prompts}
+        encoder, values = f"{self.package}/{T5}", {"prompt": self.prompt, **prompts}
         values |= {"models": self.offer(encoder, T5), "extra_height": extra_height}
         return self.add("LingBotWorldTextEncode", text_encoder=encoder, **values)
 
@@ -195,11 +195,12 @@ class Parts(Graph):
         return self.add("LingBotWorldApplyCamera", collapsed=True, camera=path["LINGBOT_CAMERA"], **given)
 
     def sample(self, models: tuple[Output, Output], conditioning: Node, **values) -> Output:
+        few = {"steps": 8, "cfg_high": 1.0, "cfg_low": 1.0} if self.package == "toy" else {}
         experts = {"high_noise": models[0], "low_noise": models[1]}
         prompts = {name: conditioning[name] for name in ("positive", "negative")}
         given = {**experts, **prompts, "latent": self.latent["latent"], "room": SAMPLER_ROOM}
         self.begin("Sampling", self.column + 1, GREEN)
-        return self.add("LingBotWorldSampler", **given, **values)["LATENT"]
+        return self.add("LingBotWorldSampler", **given, **few, **values)["LATENT"]
 
     def save(self, latent: Output, vae: Output, aside: int = 0) -> None:
         """Decode and save, `aside` columns right of the sampler."""
@@ -214,15 +215,13 @@ class Parts(Graph):
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
         self.add("SaveVideo", video=video, room=PREVIEW_HEIGHT, **prefix)  # front-ends give it its least height
 
-    def film(
-        self, camera: Node | None, image: Node, prompt: str = PROMPT, patch: Patch | None = None, **sampling
-    ) -> Graph:
+    def film(self, camera: Node | None, image: Node, patch: Patch | None = None, **sampling) -> Graph:
         """Add all around an image and a path, if any. `patch`: a group's title, and a function of level and expert."""
         end = {name: sampling.pop(name) for name in ("end_image",) if name in sampling}
         high, low, vae = self.models(1 if patch else None, sampling.pop("vae_column", None))
         if patch:
             self.begin(patch[0], self.column, RED)
             high, low = (patch[1](level, expert) for level, expert in (("high", high), ("low", low)))
-        conditioning = self.conditioned(self.text(prompt=prompt), image, vae, camera, **end)
+        conditioning = self.conditioned(self.text(), image, vae, camera, **end)
         self.save(self.sample((high, low), conditioning, **sampling), vae)
         return self

@@ -4,21 +4,7 @@ from collections.abc import Callable
 
 from workflow_graph import Graph
 from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
-from workflow_parts import (
-    BUTTON,
-    DOWNLOAD,
-    GREEN,
-    GREY,
-    HF,
-    HUGGING_FACE,
-    PACKAGE,
-    PROMPT,
-    RED,
-    TOKENIZER,
-    TOY_PROMPT,
-    VIOLET,
-    Parts,
-)
+from workflow_parts import BUTTON, DOWNLOAD, GREEN, GREY, HF, HUGGING_FACE, PACKAGE, RED, TOKENIZER, VIOLET, Parts
 
 QUANTIZED = f"{PACKAGE}/lingbot_world_fast"
 FAST = f"{QUANTIZED}/model.safetensors"
@@ -115,11 +101,11 @@ After two seconds, or at **Stop**, the toy's base model renders your path.
 """
     parts = Parts(server, "walk_toy", note, package="toy", note_width=NARROW)
     parts.box_width = NARROW
-    toy = {"prompt": TOY_PROMPT, "frames": 33, "chunk": "1", "window": 18, "sink": 6}
-    return _walked(parts, "toy/lingbot_world_fast/model.safetensors", **toy)
+    length = {"frames": 33, "chunk": "1", "window": 18, "sink": 6}
+    return _walked(parts, "toy/lingbot_world_fast/model.safetensors", **length)
 
 
-def _walked(parts: Parts, causal: str, prompt: str = PROMPT, **live) -> Graph:
+def _walked(parts: Parts, causal: str, **live) -> Graph:
     """Live on a causal model, then the base model along that path. The toy makes few steps, unguided."""
     image = parts.image(1)
     parts.begin("If nobody walks", 1, VIOLET, top=True)
@@ -127,7 +113,7 @@ def _walked(parts: Parts, causal: str, prompt: str = PROMPT, **live) -> Graph:
     recorded = parts.add("LingBotWorldCameraPreset", collapsed=True, **preset)
     parts.column = 1
     model, vae = parts.causal_model(causal), parts.vae()
-    text = parts.text(column=int(parts.package == "toy"), prompt=prompt)
+    text = parts.text(column=int(parts.package == "toy"))
     parts.begin("Walk", 2, GREEN)
     given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
     look = {"box_width": 400, "extra_height": VIEW_HEIGHT}
@@ -136,9 +122,7 @@ def _walked(parts: Parts, causal: str, prompt: str = PROMPT, **live) -> Graph:
     parts.begin("Base model", 3, RED)
     experts = parts.add("LingBotWorldLoadExperts", **parts.experts())
     conditioning = parts.conditioned(text, image, vae, walked)
-    few = {"steps": 8, "cfg_high": 1.0, "cfg_low": 1.0} if parts.package == "toy" else {}
-    latent = parts.sample((experts["high noise"], experts["low noise"]), conditioning, **few)
-    parts.save(latent, vae)
+    parts.save(parts.sample((experts["high noise"], experts["low noise"]), conditioning), vae)
     return parts
 
 
