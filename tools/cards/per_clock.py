@@ -19,7 +19,6 @@ from lingbot_world.vae.weights import prepare, vae_shapes
 from model_cases import FRAMES, VAE_WIDTH, VIDEO, WIDTHS, card_of, profiled, shown
 from play import play
 
-PLAYED = "12.0"
 KERNELS = "int8=comfy-kitchen,attention-8bit=comfy-kitchen,convolution=triton"
 TOKENS, KEYS = (count * VIDEO[0] * VIDEO[1] // 4 for count in (FRAMES, 18))
 REFERENCE, COOL = 400, 0.06
@@ -177,7 +176,7 @@ def main() -> None:
     os.environ |= {"LINGBOT_WORLD_CARDS": "", "LINGBOT_WORLD_KERNELS": KERNELS}
     found = torch.cuda.get_device_properties(0)
     print(json.dumps({"card": found.name, "multiprocessors": found.multi_processor_count}), flush=True)
-    play(PLAYED)
+    play("12.0")
     with torch.no_grad():
         for part in (peaks, attention, products, convolution):
             shown(part.__name__, lambda part=part: part() or {})

@@ -58,14 +58,10 @@ def scaled_to_step(poses: Tensor) -> Tensor:
 def rotations(vectors: Tensor) -> Tensor:
     """Return rotations [..., 3, 3] from rotation vectors [..., 3] in radians."""
     angle = vectors.norm(dim=-1)[..., None, None].clamp(min=1e-12)
-    axis = _cross_product(vectors) / angle
-    return torch.eye(3, dtype=vectors.dtype) + angle.sin() * axis + (1 - angle.cos()) * (axis @ axis)
-
-
-def _cross_product(vectors: Tensor) -> Tensor:
     x, y, z = vectors.unbind(-1)
     zero = torch.zeros_like(x)
-    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).unflatten(-1, (3, 3))
+    axis = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).unflatten(-1, (3, 3)) / angle
+    return torch.eye(3, dtype=vectors.dtype) + angle.sin() * axis + (1 - angle.cos()) * (axis @ axis)
 
 
 def _amounts(count: int, generator: Generator) -> Tensor:

@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from ...text import NEGATIVE_PROMPT, load_tokenizer
 from ...text.encoder import encode_ids
@@ -44,12 +44,12 @@ def prompts() -> list[str]:
     generator = torch.Generator().manual_seed(SEED)
     words = [*WORDS.split(), *COLOURS]
     captions = [wording.format(caption) for wording in WORDINGS for caption in CAPTIONS]
-    return [*captions, NEGATIVE_PROMPT, "", *(_random_prompt(words, generator) for _ in range(RANDOM_PROMPTS))]
-
-
-def _random_prompt(words: list[str], generator: Generator) -> str:
-    length = int(torch.randint(1, 16, (1,), generator=generator))
-    return " ".join(words[index] for index in torch.randint(0, len(words), (length,), generator=generator).tolist())
+    found = [*captions, NEGATIVE_PROMPT, ""]
+    for _ in range(RANDOM_PROMPTS):
+        length = int(torch.randint(1, 16, (1,), generator=generator))
+        drawn = torch.randint(0, len(words), (length,), generator=generator)
+        found.append(" ".join(words[index] for index in drawn.tolist()))
+    return found
 
 
 def embeddings() -> Tensor:

@@ -53,17 +53,12 @@ def _pipeline(
     parts.begin("Video", parts.column + 2, GREY)
     frames = parts.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
     video = parts.add("CreateVideo", images=frames, fps=FPS)["VIDEO"]
+    nodes = {node.kind: node for node in parts.nodes}
     wished = [("LingBotWorldTextEncode", ("prompt",)), ("LingBotWorldPrepareImage", ("size", "width", "height"))]
-    wished += [(camera, of_camera)]
-    wished += [("LingBotWorldSampler", ("steps", "seed")), *FILES]
-    fields = [Field(_only(parts, kind), widget) for kind, widgets in wished for widget in widgets]
+    wished += [(camera, of_camera), ("LingBotWorldSampler", ("steps", "seed")), *FILES]
+    fields = [Field(nodes[kind], widget) for kind, widgets in wished for widget in widgets]
     outlets = [("video", video), ("frames", frames)]
     return Subgraph(parts, f"Camera {by} to video (LingBot-World)", text, inlets, fields, outlets)
-
-
-def _only(graph: Graph, kind: str) -> Node:
-    (node,) = (node for node in graph.nodes if node.kind == kind)
-    return node
 
 
 VIEW_HEIGHT = 300
