@@ -35,7 +35,7 @@ MAX_FPS = 1000
 class RunInputs:
     """The options of a run and its opened input files, except the transformer's. Opened weights are memory-mapped.
 
-    tokenizer: an unopened file if `prompt_cache` already has the prompt's embedding.
+    tokenizer: only its path if `prompt_cache` has the prompt's embedding, else the open tokenizer.
     """
 
     options: GenerateOptions
@@ -90,8 +90,8 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype of the VAE decoder in a single process, or None for fp32. The default is fp16 on GPUs with
-        fp16 matrix instructions."""
+        """The 16-bit dtype of the VAE decoder in a single process, or None for fp32. `vae_dtype` "auto" selects fp16 on
+        GPUs with fp16 matrix instructions."""
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)
@@ -144,8 +144,8 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the geometry of a video that begins with `image`, [H, W, 3]. `n_poses`: the camera path's length or
-    None."""
+    """Return the geometry of a video that begins with `image`, [H, W, 3]. `n_poses`: the camera path's length or None.
+    The number of latent frames is a multiple of `chunk`."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]

@@ -42,7 +42,6 @@ CAMERAS = ("action_path", "preset", "keys")
 STDOUT = "-"
 """The value of `output` for standard output."""
 WEB_ADDRESS_ERROR = "an address; expected a path on this machine: download the files first (models: `hf download`)"
-"""The end of the error message for a web address in place of a path."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """The syntax of a LoRA on the command line."""
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
@@ -92,8 +91,8 @@ class GenerateOptions:
     camera_cache: whether the camera layers' results stay on the GPU for later steps.
     shard: whether processes split an expert's weights. `residency` then has no effect.
 
-    The following are only for causal models. None for `chunk`, `window` or `sink` selects the value of the continued
-    state, or of the release for a new video.
+    The following are only for causal models. Unset, `chunk`, `window` and `sink` come from the continued state, or from
+    the release for a new video.
 
     chunk: the number of latent frames that are generated together, 1 to 4.
     window: the attention window in latent frames; 0 is the whole video.
@@ -102,7 +101,7 @@ class GenerateOptions:
     kv_cache: where keys and values are stored; "8bit" stores them in 8 bits.
     decoder_device: another CUDA GPU that decodes a chunk during the next one.
     save_state: a file for the state, from which another run can continue.
-    continue_from: a saved state or a walk's folder. The output has only new frames.
+    continue_from: a saved state, or the folder of a live walk. The output has only new frames.
     events: a file of texts that extend the prompt from given seconds on.
     """
 
@@ -201,7 +200,8 @@ def parse_lora(text: str) -> LoraFile:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Return the two numbers, in order, of a text such as 480x832 or 480*832. Raises ArgumentTypeError otherwise."""
+    """Return (480, 832) for 480x832 or 480*832. Each option defines which number is the height. Raises
+    ArgumentTypeError for any other text."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480x832")

@@ -36,7 +36,7 @@ from .checks import Plan, RunInputs
 from .devices import find_device
 from .files.pictures import image_notes, read_image
 from .files.target import check_new, check_target, find_target
-from .live.beginning import state_of
+from .live.beginning import update_state
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
 from .prompt_cache import EmbeddingCache
 from .rollout_plan import RolloutPlan, plan_causal
@@ -97,7 +97,7 @@ def make_plan(
 ) -> AnyPlan:
     """Check the options, open all files, and return the plan. Raises a LingBotError for the first invalid option or
     file. `open_file(opener, path, *loras)` may return a cached result."""
-    options = with_state(options)
+    options = resolve_continue_from(options)
     checks.check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output, options.overwrite)
@@ -146,11 +146,12 @@ def make_plan(
     return plan
 
 
-def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with `continue_from` as a state file, and with the state's prompt if `prompt` is empty."""
+def resolve_continue_from(options: GenerateOptions) -> GenerateOptions:
+    """Return the options with a walk's folder in `continue_from` replaced by its state file, and an empty `prompt` by
+    the state's prompt."""
     if options.continue_from is None:
         return options
-    state = state_of(options.continue_from)
+    state = update_state(options.continue_from)
     assert state is not None  # `continue_from` is set
     prompt = options.prompt if options.prompt.strip() else last_prompt(state)
     return replace(options, continue_from=state, prompt=prompt)

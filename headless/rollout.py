@@ -64,7 +64,7 @@ def run_causal(
 
     def save() -> None:
         if plan.options.save_state is not None and (written := frames.delivery.latents[: frames.written()]):
-            with DelayInterrupts(hold=True):
+            with DelayInterrupts(first=True):
                 prompts_made = prompts_of(spoken, None if negative is None else negative.cpu())
                 state = spec.state_after(torch.cat(written, dim=2), *prompts_made)
                 threads = torch.get_num_threads() if plan.device.type == "cpu" else 0
@@ -80,8 +80,8 @@ def run_causal(
 
 
 def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the video chunk by chunk. The first Ctrl-C ends the run. Later ones wait until the file, unless a pipe, is
-    complete."""
+    """Write the video chunk by chunk, and call `save` regularly. The first Ctrl-C ends the run. Later ones wait until a
+    video file is complete, but also interrupt a pipe."""
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else DelayInterrupts()
     with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:
@@ -102,8 +102,8 @@ def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, 
 
 
 class _ChunkDecoder:
-    """The decoder of a run's chunks. `written()`: the number of chunks in the video; a saved state has at most as
-    many."""
+    """The decoder of a run's chunks. `written()` returns the number of chunks that the video has so far, for saving
+    only these in a state."""
 
     progress: Progress
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError, LingBotError
@@ -96,7 +95,11 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
     if options.save_state is not None:
         check_saved(Path(options.save_state), options, inputs.target)
     folder = _camera(options, checkpoint, chunk)
-    frame = _frame(options, image, chunk, state)
+    frame = None
+    if state is not None:
+        _check_size(options, state)
+    elif image is not None:
+        frame = first_frame(image, checks.geometry_of(options, image, None, chunk))
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
     own = () if folder is None else folder.notes
     prompts, event_notes = _prompts_by_chunk(options, spec)
@@ -176,20 +179,17 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
     return camera
 
 
-def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image, resized to float32 [3, H, W], or None without an image and for a continued state."""
-    if state is None:
-        return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
+def _check_size(options: GenerateOptions, state: WorldState) -> None:
     height, width = state.frame.shape[1:]
     if (options.width, options.height) not in ((None, None), (width, height)):
         raise InputError(f"`width` and `height`: the state is of {width}x{height}; leave them out")
-    return None
 
 
 def _prompts_by_chunk(
     options: GenerateOptions, spec: RolloutSpec
 ) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts, each as (index of its first chunk, text), and at most one note, on untimed events."""
+    """Return the prompts, each as (index of its first chunk, text), and notes on events that have no effect because
+    they have no start."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

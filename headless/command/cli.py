@@ -18,7 +18,7 @@ from ...version import __version__
 from ..client.queue import add_queue_command
 from ..mcp.command import add_mcp_command
 from ..options import PARTS, GenerateOptions
-from ..process.interrupts import FileWatcher, end_at_next_signal, raise_at_signals
+from ..process.interrupts import FilesNote, end_at_next_signal, raise_at_signals
 from ..process.starting import let_waiting_threads_sleep, pause_collection
 from .doctor import add_doctor_command, add_inspect_command
 from .export import add_export_command
@@ -102,7 +102,7 @@ def _replace_broken_output() -> bool:
 
 def _failed(arguments: argparse.Namespace, message: str) -> int:
     left = getattr(arguments, "interrupted", None)
-    files = f"; {left}" if isinstance(left, FileWatcher) and left.written() else ""
+    files = f"; {left}" if isinstance(left, FilesNote) and left.written() else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)
     return BAD_INPUT
 
@@ -196,7 +196,6 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..many.batch import check_batch, run_batch
         from ..many.jobs import read_jobs
         from ..many.manifest import MANIFEST
-        from ..plan import set_threads
         from ..process.profile import silent
 
     if arguments.workers is not None and arguments.ray is None:
@@ -223,8 +222,8 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..many.cluster import ray_runner
 
         run_groups = ray_runner(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
-    begin = set_threads if arguments.own_process else lambda _plan: ""
-    counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell, begin)
+    show = silent if arguments.quiet else progress_bar
+    counts = run_batch(jobs, folder, show, run_groups, tell, arguments.own_process)
     tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:
         raise LingBotError(f"{counts.failed} failed; {folder / MANIFEST} says why. The same command tries them again")

@@ -1,5 +1,4 @@
-"""The commands `lingbot-world doctor`, which reports on this machine, and `lingbot-world inspect`, which describes a
-model."""
+"""The command `lingbot-world doctor`, which reports on this machine, and the arguments of `lingbot-world inspect`."""
 
 import argparse
 import json

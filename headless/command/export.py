@@ -78,7 +78,8 @@ def _lock_empty(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export and print a report. On an error print the reason, but for "ply" raise the error."""
+    """Add points to the export and print a report. Print an error, but raise it in the format "ply", which has only
+    points."""
     from ...export import add_points
 
     try:
@@ -111,12 +112,12 @@ def _walk(folder: Path) -> tuple[Path, Any, Any]:
     """Return a saved walk's video, and the pose, [n, 4, 4], and intrinsics, [n, 4], of each frame."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.settings import CAMERA, read_settings
-    from ..live.beginning import state_of
+    from ..live.beginning import update_state
 
     video = folder / "walk.mp4"
     if not video.is_file():
         raise InputError(f"{folder}: a walk without walk.mp4; walk again, or `lingbot-world live --replay {folder}`")
-    state_of(folder)  # which also writes the camera path of a killed walk
+    update_state(folder)  # also writes the camera path of a killed walk
     c2w, lens = load_poses(folder / CAMERA)
     first = int(read_settings(folder)["continued"])  # the last pose of the video before
     return video, c2w[first:], lens[first:]

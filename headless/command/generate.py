@@ -13,7 +13,7 @@ from ...errors import InputError
 from ...fields import Reported
 from ...options import ShowProgress
 from ..options import CAMERAS, STDOUT, GenerateOptions
-from ..process.interrupts import FileWatcher
+from ..process.interrupts import FilesNote
 from ..process.starting import pause_collection, start_cuda
 from . import flags
 
@@ -114,7 +114,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
             del arguments.interrupted  # the reader of a pipe may have kept anything
         else:
             copies = [] if plan.target.pattern else [plan.target.playable_copy]
-            arguments.interrupted = FileWatcher([*plan.target.files(plan.frames_before, 1), *copies, *state])
+            arguments.interrupted = FilesNote([*plan.target.files(plan.frames_before, 1), *copies, *state])
         size, steps = plan.geometry, arguments.sampling_steps
         took = "; ".join([f"{plan.amount} on {plan.device}", *filter(None, [estimate_duration(plan)])])
         _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")

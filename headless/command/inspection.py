@@ -68,7 +68,7 @@ def describe_model(
     **where: str | None,
 ) -> str:
     """Describe a package, an expert, a text encoder or a VAE, with the memory of a run. `size`: (width, height).
-    `where`: the folder `assets` and the `release`, as for `find_package`."""
+    `window`, `sink`: latent frames. `where`: `assets` and `release` for `find_package`."""
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -93,8 +93,8 @@ def describe_model(
 
 
 def describe_kernels(device: torch.device) -> str:
-    """Return a line with the kernel of each operation: the best one in the newest stored trial on this device, else the
-    first supported one."""
+    """Return a line that names the kernel of each operation: the fastest in the stored benchmark of this device, else
+    the first supported one."""
     card = card_of(device)
     names = {
         work: stored_choice(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)

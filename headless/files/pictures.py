@@ -33,8 +33,8 @@ BROKEN = (
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Return an image as uint8 [H, W, 3]: a file or Pillow image, rotated according to EXIF, or an array in this form.
-    Raises InputError for any other value and for a broken file."""
+    """Return a file's or Pillow image's pixels, uint8 [H, W, 3], rotated according to EXIF. Return an array unchanged.
+    Raises InputError for a broken file, another type, or an array of another form."""
     if isinstance(image, Image.Image):
         return _read(image).pixels
     if isinstance(image, np.ndarray):

@@ -22,8 +22,8 @@ from .video_reader import open_video
 
 NOT_RECORDED = ("output", "overwrite", "save_state", "seed", "device", "image")
 MAX_PROCESSES = 4096
-SAMPLED, SAMPLES = 2**16, 64
-"""Files of more than SAMPLED * SAMPLES bytes are hashed by SAMPLES pieces of SAMPLED bytes, others as a whole."""
+PIECE_BYTES, PIECES = 2**16, 64
+"""The size and number of the pieces of a large file that are hashed. A file no larger than these is hashed whole."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
@@ -61,12 +61,12 @@ def _hash(paths: list[Path]) -> str:
         size = path.stat().st_size
         digest.update(size.to_bytes(8, "little"))
         with path.open("rb") as file:
-            if size <= SAMPLED * SAMPLES:
+            if size <= PIECE_BYTES * PIECES:
                 digest.update(file.read())
                 continue
-            for index in range(SAMPLES):
-                file.seek((size - SAMPLED) * index // (SAMPLES - 1))
-                digest.update(file.read(SAMPLED))
+            for index in range(PIECES):
+                file.seek((size - PIECE_BYTES) * index // (PIECES - 1))
+                digest.update(file.read(PIECE_BYTES))
     return digest.hexdigest()[:32]
 
 

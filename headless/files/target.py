@@ -48,7 +48,8 @@ class Target:
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return the paths of `frames` PNG files from number `first` on, or of the video; [] for a pipe or memory."""
+        """Return the paths that a run writes: the video, or `frames` PNG files from number `first` on. [] for a pipe or
+        memory."""
         if self.in_memory is not None:
             return []
         if self.pattern is not None:

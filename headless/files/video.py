@@ -87,7 +87,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         # An interrupt is delayed until a file is complete. For a pipe it may end the wait for the reader.
-        whole: AbstractContextManager = nullcontext() if self._target.is_pipe else DelayInterrupts(hold=True)
+        whole: AbstractContextManager = nullcontext() if self._target.is_pipe else DelayInterrupts(first=True)
         with whole, self._stack, self._thread:
             try:
                 for future in self._waiting:

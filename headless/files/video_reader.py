@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return a frame that is already widened, [H, W] or [H, W, 3], transposed and mirrored for display."""
+        """Return a frame, [H, W] or [H, W, 3] with square pixels, transposed and mirrored for display."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame
@@ -164,8 +164,8 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Resample frames to one every `step` seconds, or not if `step` is None. Yield (frame, count): how often to show
-    the frame, at least once. Raises InputError above MAX_REPEATS."""
+    """Resample frames to one every `step` seconds, or not if `step` is None. Yield each frame to show, and how many
+    times, at least 1. Raises InputError above MAX_REPEATS."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return

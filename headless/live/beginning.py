@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""The name of a JSON file next to a package's example image, and the options that this file may recommend for walks."""
+"""The JSON file of recommended walk options next to a package's example image, and the options that it may have."""
 VAE_APPROX = "vae_approx"
 """The subfolder for tiny decoders, as in ComfyUI's folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
@@ -33,7 +33,7 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
     example = package / EXAMPLE
-    image, prompt, state = named.get("image"), named.get("prompt"), state_of(named.get("continue_from"))
+    image, prompt, state = named.get("image"), named.get("prompt"), update_state(named.get("continue_from"))
     values: dict[str, Any] = {"ckpt_dir": causal if causal.is_dir() else folder}
     if image is None and state is None:
         image = example / "image.png"
@@ -54,9 +54,9 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
     return values | {"image": image, "prompt": prompt, "continue_from": state}
 
 
-def state_of(path: str | Path | None) -> Path | None:
-    """Return `path`, or the state file in `path` if it is a walk's folder. First write a missing or outdated state
-    file. None returns None."""
+def update_state(path: str | Path | None) -> Path | None:
+    """Write the state file of a walk's folder if it is missing or outdated, and return the file. Return any other path,
+    or None, unchanged."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -82,7 +82,7 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
     if image is not None and state is not None:
         raise InputError("an image and a state are given; a state has a first frame of its own: give one of both")
     if state is not None:
-        found = state if isinstance(state, WorldState) else load_state(state_of(state) or state)
+        found = state if isinstance(state, WorldState) else load_state(update_state(state) or state)
         return Start.after(found, prompt or "")
     start = default if prompt is None else replace(default, prompt=prompt)
     if image is None:

@@ -28,8 +28,8 @@ WARM = 4.0
 
 
 def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:
-    """Return measurements as JSON values of two walks of `seconds` seconds each: one at 16 frames per second, one as
-    fast as possible."""
+    """Measure two walks of `seconds` seconds each, one at 16 frames per second and one as fast as possible. Return JSON
+    values."""
     try:
         return asyncio.run(_unless_interrupted(_measure(loaded, folder, seconds)))
     except asyncio.CancelledError:
@@ -37,8 +37,7 @@ def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `client`. The first Ctrl-C cancels `client`; while the walk is saved, later ones do
-    nothing."""
+    """Return the result of `client`. The first Ctrl-C cancels `client`, which saves the walk. Later ones do nothing."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
 

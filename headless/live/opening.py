@@ -97,9 +97,9 @@ def open_live(
     """Load a model and return the Engine and the Start for `live.Session`. Raises a LingBotError for invalid options
     and files.
 
-    image, prompt: the start image and prompt; None selects the package's example.
+    image, prompt: the start image and prompt; None selects those of the continued state or of the package's example.
     decoder: the file or name of a tiny decoder for previews; None for the VAE.
-    options: other fields of GenerateOptions, except `output`. With `continue_from` no image is needed.
+    options: other fields of GenerateOptions, except `output`.
     """
     loaded = LoadedModel(plan_start(ckpt_dir, image=image, prompt=prompt, **options))
     loaded.settings = LiveSettings(decoder=decoder)
@@ -224,7 +224,8 @@ class LoadedModel:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder for the size of `geometry`. `exact`: whether the decoder has its own VAE, in fp32."""
+        """Return a new decoder for the size of `geometry`: in fp32 with a newly loaded VAE if `exact`, else with the
+        shared VAE."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

@@ -26,18 +26,18 @@ class Example(NamedTuple):
     """A start image that the page offers, with its prompt.
 
     name: a caption, such as the prompt or the file's name.
-    own: whether the server starts walks from this image by default.
+    is_default: whether the server starts walks from this image by default.
     kind: the media type of `data`, such as image/png.
     """
 
     name: str
     prompt: str
-    own: bool
+    is_default: bool
     data: bytes
     kind: str
 
     def facts(self) -> dict[str, Any]:
-        return {"name": self.name, "prompt": self.prompt, "own": self.own}
+        return {"name": self.name, "prompt": self.prompt, "own": self.is_default}
 
 
 def examples(loaded: LoadedModel) -> list[Example]:

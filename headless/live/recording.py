@@ -29,7 +29,7 @@ MAX_QUEUED_BATCHES = 24
 class WalkRecording:
     """A video file of a walk that can be played at any time.
 
-    left_out: the number of dropped frames; later frames are repeated instead.
+    left_out: the number of dropped frames. The frame after a gap is repeated to fill it.
     failure: the reason if writing has failed, else empty.
     """
 

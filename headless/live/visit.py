@@ -23,8 +23,8 @@ from .pictures import read_upload, upload_notes
 
 
 class Visit:
-    """The session of one client, which stays open for reconnection. Methods run in the event loop's thread. The
-    constructor, `do` with a restart, and closing may run in other threads."""
+    """The session of one client, which stays open for reconnection. Only the constructor, `do` with a restart, and
+    `session.close` may run outside the event loop's thread."""
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
         """Open a session for a client's first message `init`. The walk gets a subfolder of `folder`. Raises InputError
@@ -76,7 +76,7 @@ class Visit:
         self.idle, self.stopped = self.idle and event.kind == "pause", False
         steer(self.session, event)
 
-    def facts(self) -> dict[str, Any]:
+    def first_status(self) -> dict[str, Any]:
         """Return the walk's first status message, with the reconnection token as `resume`. Raises InputError during a
         restart."""
         first = start_status(self.session, self.init.fps)

@@ -24,8 +24,8 @@ T = TypeVar("T")
 MAX_QUEUED = 8
 """The maximum number of clients that wait for the model."""
 MANY_THREADS = 4
-BETWEEN_FIGURES = 1.0
-"""The seconds between two messages with statistics, such as the frame rate."""
+STATISTICS_SECONDS = 1.0
+"""The seconds between two status messages with statistics, such as the frame rate."""
 
 
 class WalkServer:
@@ -129,7 +129,7 @@ class WalkServer:
         came_back, visit.client = visit.chunks > 0 or visit.session.running, client
         tasks: list[asyncio.Task[None]] = []
         try:
-            client.queue_message(await self._facts(visit))
+            client.queue_message(await self._first_status(visit))
             if came_back:
                 while visit.missed:
                     client.queue_message(visit.missed.pop(0))
@@ -155,11 +155,11 @@ class WalkServer:
                 broke = not inbox.clean and client.is_own_page and not client.finished and not visit.session.failure
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
-    async def _facts(self, visit: Visit) -> dict[str, Any]:
+    async def _first_status(self, visit: Visit) -> dict[str, Any]:
         """Return a walk's first status message. During a restart, wait for the new walk."""
         while True:
             try:
-                return visit.facts()
+                return visit.first_status()
             except InputError:
                 if not visit.session.running:
                     raise
@@ -199,7 +199,7 @@ class WalkServer:
     async def _watch(self, visit: Visit) -> None:
         """Send measurements, and pause an idle walk. Return when the walk must end for lack of input."""
         while True:
-            await asyncio.sleep(BETWEEN_FIGURES)
+            await asyncio.sleep(STATISTICS_SECONDS)
             quiet = seconds_since_input(visit.session)
             if visit.client is not None and visit.client.is_own_page:
                 with suppress(LingBotError):  # raised between two walks

@@ -24,7 +24,7 @@ from ..camera_path import make_path
 from ..files.existing import refuse_existing
 from ..files.video import write_frames
 from ..options import GenerateOptions
-from ..plan import AnyPlan, SamplingPlan, make_plan
+from ..plan import AnyPlan, SamplingPlan, make_plan, set_threads
 from ..process.profile import StageRecorder, silent
 from ..run import lock_outputs, run, with_recipe
 from ..stages import condition_on_image, conditioning, decode, draw_noise, encode_prompts, run_steps, texts_of
@@ -64,11 +64,11 @@ def run_batch(
     show: ShowProgress = silent,
     run_groups: RunGroups | None = None,
     tell: Callable[[str], None] = lambda _text: None,
-    begin: Callable[[AnyPlan], str] = lambda _plan: "",
+    own_process: bool = False,
 ) -> Counts:
     """Make a batch's missing and outdated videos, and record the outcomes. `tell(message)` gets notes and failures.
-    Without `run_groups`, this process makes the videos; `begin(plan)` is called before each group and returns a note.
-    Raises InputError for a folder in use."""
+    Without `run_groups`, this process makes the videos; `own_process` lets it change its number of threads. Raises
+    InputError for a folder in use."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_batch(folder):
@@ -80,7 +80,7 @@ def run_batch(
         manifest.complete(job for job in jobs if job.name not in begun)
         planned, failed = _plan(waiting, folder, tell)
         groups, done = [group for _, group in planned], 0
-        here = _run_here(planned, folder, show, tell, begin)
+        here = _run_here(planned, folder, show, tell, own_process)
         with _note_unfinished(waiting, manifest):
             for outcome in chain(failed, here if run_groups is None else run_groups(groups, folder)):
                 manifest.note(outcome)
@@ -95,12 +95,12 @@ def _run_here(
     folder: Path,
     show: ShowProgress,
     tell: Callable[[str], None],
-    begin: Callable[[AnyPlan], str],
+    own_process: bool,
 ) -> Iterator[Outcome]:
     cache, threads, told = ModelCache(), torch.get_num_threads(), {""}
     for plan, group in planned:
         torch.set_num_threads(threads)
-        if (note := begin(plan)) not in told:
+        if own_process and (note := set_threads(plan)) not in told:
             tell(note)
             told.add(note)
         yield from run_group(group, folder, cache, show)
@@ -108,7 +108,8 @@ def _run_here(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record the status "failed" for interrupted jobs with a video, so that the next run may replace the video."""
+    """On exit, record a failure of each job that was interrupted after its video file was created. Without a record,
+    the next run would refuse to replace the file."""
     try:
         yield
     finally:
@@ -145,10 +146,7 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
     for job in jobs:
         if job not in manifest:
             refuse_existing(job.video(manifest.folder), job.options.overwrite)
-        why = manifest.rerun_reason(job)
-        if why:
-            tell(f"{job.name}: {why}")
-        if why is not None:
+        if not manifest.is_current(job, tell):
             waiting.append(replace(job, options=replace(job.options, overwrite=True)))
     return waiting
 
@@ -247,7 +245,7 @@ def _sample(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache)
     prompts = _encode_prompts(plans, stages)
     encoded = [condition_on_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
     residency = choose_residency(
-        first.sampling_work(), first.memory_options, first.device, cache.available(first.device)
+        first.sampling_work(), first.memory_options, first.device, cache.free_without_experts(first.device)
     )
     videos = []
     for plan, y in zip(plans, encoded, strict=True):

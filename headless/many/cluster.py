@@ -40,7 +40,7 @@ def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
         if workers is not None and not on_gpus:
             where["num_cpus"] = workers
     try:
-        _ask(address)
+        _check_connection(address)
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray has no exception class for a failed start
         found = str(error).splitlines()[0].rstrip(".")
@@ -58,8 +58,8 @@ def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     return partial(_run_groups, actor.remote, count)
 
 
-def _ask(address: str) -> None:
-    """Raise Ray's error soon if no cluster responds at HOST:PORT. ray.init would wait for minutes."""
+def _check_connection(address: str) -> None:
+    """Raise Ray's error within seconds if no cluster responds at HOST:PORT. ray.init would wait for minutes."""
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):

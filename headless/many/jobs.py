@@ -59,8 +59,8 @@ class Job:
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs in a .jsonl or .csv file. `defaults`: the options that a job does not set. `folder`: for the
-    videos. Raises InputError for an invalid or repeated job."""
+    """Return the jobs in a .jsonl or .csv file, each with its video in `folder` as output. `defaults`: the options that
+    a job does not set. Raises InputError for an invalid or repeated job."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:

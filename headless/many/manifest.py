@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import StringIO
@@ -30,7 +30,7 @@ _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 class Outcome:
     """The outcome of a job.
 
-    seconds: from the group's start, or its previous video, until this video; 0 after a failure.
+    seconds: the time since the group's previous video or, for its first video, since its start; 0 after a failure.
     error: the reason of a failure, or None.
     """
 
@@ -65,23 +65,22 @@ class Manifest:
     def __contains__(self, job: Job) -> bool:
         return job.name in self._rows
 
-    def rerun_reason(self, job: Job) -> str | None:
-        """Return None if the job's video is up to date. Otherwise return a message on what has changed, or "" if the
-        video is missing or unfinished."""
+    def is_current(self, job: Job, tell: Callable[[str], None]) -> bool:
+        """Return whether the job has a finished video that is up to date. `tell(message)` gets what has changed since
+        the video was made."""
         row = self._rows.get(job.name)
-        if row is None or row["status"] != DONE:
-            return ""
-        file = self.folder / row["file"]
-        if not file.is_file():
-            return ""
+        if row is None or row["status"] != DONE or not (file := self.folder / row["file"]).is_file():
+            return False
         changed = _changed_settings(row["settings"], job.settings())
         if not changed and isinstance(row.get(FILES), dict):  # rows of older versions have no hashes
             names = [name for name, mark in self._inputs.of(job.options).items() if row[FILES].get(name) != mark]
             changed = f"the content of {', '.join(names)}" if names else ""
-        if changed:
-            return f"{changed} changed since {file} was made, so it is made again"
-        as_written = _digest(file) == row["sha256"]
-        return None if as_written else f"{file} has changed since it was written, so it is made again"
+        why = f"{changed} changed since {file} was made" if changed else ""
+        if not changed and _digest(file) != row["sha256"]:
+            why = f"{file} has changed since it was written"
+        if why:
+            tell(f"{job.name}: {why}, so it is made again")
+        return not why
 
     def begin(self, jobs: Iterable[Job]) -> None:
         """Hash the jobs' input files before they run, for the rows that `note` appends."""
@@ -119,11 +118,12 @@ class Manifest:
         if not self.path.is_file():
             return {}
         text = self.path.read_text(encoding="utf-8", errors="replace")
-        return {row["name"]: row for row in map(_row, StringIO(text)) if row is not None}
+        return {row["name"]: row for row in map(_parse_row, StringIO(text)) if row is not None}
 
 
-def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line, or None without a name. A failed or damaged row becomes name and status "failed"."""
+def _parse_row(line: str) -> dict[str, Any] | None:
+    """Return a line's row if its job is done, a row of only name and status "failed" for any other job, or None without
+    a name."""
     try:
         row = json.loads(line)
         name = row["name"]

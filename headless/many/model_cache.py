@@ -39,8 +39,8 @@ class OpenFiles:
 
 
 class ModelCache:
-    """A cache of both experts, the VAE and open files for the groups of a batch. On a GPU, models stay only if memory
-    suffices for the next group."""
+    """A cache of both experts, the VAE and open files for a batch. On a GPU, models stay only if memory suffices for
+    the next group of jobs."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
@@ -49,8 +49,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Prepare the cache for a group: remove models of other plans, and all models if GPU memory is short. Decide
-        whether `expert` and `vae` cache models that they load."""
+        """Remove models that `plan` does not use, and all models if GPU memory is short for `plan`. If memory suffices,
+        models that are loaded next are cached."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -87,15 +87,15 @@ class ModelCache:
             self._experts[name] = getattr(plan.experts, name), model
         return model
 
-    def available(self, device: torch.device) -> int:
-        """Return the free bytes on the device, counting the cached experts' bytes as free. Memory estimates count the
-        experts too."""
+    def free_without_experts(self, device: torch.device) -> int:
+        """Return the bytes that would be free on the device without the cached experts. Memory estimates include the
+        experts."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:
         if plan.device.type != "cuda":
             return True
-        free = self.available(plan.device)
+        free = self.free_without_experts(plan.device)
         weights = sum(checkpoint.nbytes for checkpoint in plan.experts)
         vae = estimate_decoding(vae_width(plan.vae), plan.geometry).total  # more than for encoding
         beside = max(vae, estimate_text(plan.text_encoder.config, plan.dtype).total)

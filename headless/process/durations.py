@@ -15,7 +15,7 @@ from ..rollout_plan import RolloutPlan
 from .profile import Stage
 
 CHUNKS_STAGE, REPLAY_STAGE = "chunks", "replay"
-"""The names of the stages whose time grows with the number of new frames, and with the frames of a continued video."""
+"""The stages that generate new chunks and replay a continued video. Their time grows with the number of frames."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MAX_KINDS = 200
 _IRRELEVANT = (

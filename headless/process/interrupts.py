@@ -41,9 +41,8 @@ def end_at_next_signal() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-class FileWatcher:
-    """A watcher of a run's output files. `str()` returns a message for the user on the files written since
-    construction."""
+class FilesNote:
+    """A note for the user on the run's output files that were written since construction."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -65,10 +64,11 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class DelayInterrupts:
-    """A context that delays interrupts until its end. Without `hold`, the first interrupt takes effect at once."""
+    """A context that delays the second and later interrupts until its end. `first`: whether to delay the first one
+    too."""
 
-    def __init__(self, hold: bool = False) -> None:
-        self._holds = hold
+    def __init__(self, first: bool = False) -> None:
+        self._holds = first
         self._waiting: int | None = None
         self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
 

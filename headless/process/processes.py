@@ -77,8 +77,8 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return this process's device: `asked` for a single process or the CPU, else a GPU for each process, or None
-        without CUDA. Raises InputError if `asked` names one GPU for several processes."""
+        """Return `asked` if there is one process or `asked` is "cpu". Otherwise return this process's GPU, or None
+        without CUDA. Raises InputError if `asked` names a single GPU."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):

@@ -14,7 +14,7 @@ import pytest
 import websocket
 from lingbot_world.errors import InputError
 from lingbot_world.headless.live import pictures
-from lingbot_world.headless.live.beginning import state_of
+from lingbot_world.headless.live.beginning import update_state
 from lingbot_world.headless.live.pictures import read_upload
 from lingbot_world.headless.live.recording import WalkRecording
 from lingbot_world.headless.live.serving import ENDPOINT, MAX_CONNECTIONS
@@ -410,7 +410,7 @@ def test_a_killed_server_leaves_the_state_of_the_last_chunk(toy_package, tmp_pat
     assert state.poses[-1, 2, 3] > 0
     for name in ("walk.state", "camera/poses.npy"):
         assert (walk / name).is_file() == (number == signal.SIGTERM)
-    assert load_state(state_of(str(walk))).chunks == state.chunks
+    assert load_state(update_state(str(walk))).chunks == state.chunks
     assert len(np.load(walk / "camera/poses.npy")) == state.frames
 
 

@@ -53,7 +53,7 @@ def goes_on(server, client, rounds=4):
 
 @pytest.fixture
 def idle_server(toy_package, tmp_path, monkeypatch):
-    monkeypatch.setattr(walk_server, "BETWEEN_FIGURES", 0.1)
+    monkeypatch.setattr(walk_server, "STATISTICS_SECONDS", 0.1)
     with Server(toy_package, tmp_path / "walks", limits=TimeLimits(idle=IDLE, gone=GONE)) as started:
         yield started
 

@@ -22,7 +22,7 @@ from lingbot_world.camera.moves.keys import STEP
 from lingbot_world.camera.rotation import from_angles
 from lingbot_world.errors import InputError
 from lingbot_world.headless.live import opening
-from lingbot_world.headless.live.beginning import state_of
+from lingbot_world.headless.live.beginning import update_state
 from lingbot_world.headless.live.measuring import late_frames
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
@@ -426,14 +426,14 @@ def test_the_command_makes_state_and_camera_of_a_folder_that_was_left(toy_packag
         state, poses = session.state(), session.walk.store.poses()
         session.close(whole=left == "ended")
     before = (folder / "walk.state").stat().st_mtime_ns if left == "ended" else None
-    path = state_of(str(folder))
+    path = update_state(str(folder))
     assert torch.equal(load_state(path).latent, state.latent)
     assert np.array_equal(np.load(folder / "camera" / "poses.npy"), poses)
     assert np.load(folder / "camera" / "intrinsics.npy").shape == (len(poses), 4)
     assert before is None or path.stat().st_mtime_ns == before
     (folder / "walk.json").unlink()  # a state alone is enough
     shutil.rmtree(folder / "camera")
-    assert state_of(str(folder)) == path
+    assert update_state(str(folder)) == path
 
 
 def test_each_walk_leaves_a_state_and_a_camera_path_where_the_session_keeps_them(toy_package, tmp_path):

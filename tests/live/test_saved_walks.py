@@ -8,7 +8,7 @@ import socket
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.live.beginning import state_of
+from lingbot_world.headless.live.beginning import update_state
 from lingbot_world.headless.live.opening import open_live
 from lingbot_world.headless.live.running import bracketed, is_here
 from lingbot_world.headless.live.saved_walks import clear_walks, describe_walks, list_walks
@@ -83,7 +83,7 @@ def test_a_walk_in_progress_is_continued_from_its_last_chunk(toy_package, tmp_pa
     with walking(toy_package, tmp_path) as session:
         for made in (2, 5):
             chunks(session, made - session.walk.chunks)
-            assert load_state(state_of(tmp_path / "walk-1")).chunks == made
+            assert load_state(update_state(tmp_path / "walk-1")).chunks == made
 
 
 def test_nothing_is_removed_for_a_model_that_is_none(walks, capsys):
