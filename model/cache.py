@@ -121,8 +121,8 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache a block's two tensors, or copy the values into the block's spare tensors if shapes, dtypes and devices
-        match."""
+        """Cache a block's two tensors: copies in the block's spare tensors if shapes, dtypes and devices match, else
+        `pair` itself."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -140,8 +140,8 @@ class PromptCache(BlockCache):
     """A cache of the prompt's keys and values for each block's cross-attention, [B, tokens, dim] each."""
 
     embedded: Tensor | None
-    """The current step's embedded prompt [B, tokens, dim]. The cached keys and values are valid only for this tensor
-    object."""
+    """The embedded prompt [B, tokens, dim] that all steps share. The cached keys and values are valid only for this
+    tensor object."""
     lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]."""
 

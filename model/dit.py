@@ -23,7 +23,7 @@ from .layers.rope import AS_TRAINED, RopeScale, rope_table
 from .ops.implementation import slices
 from .ops.linear_8bit import suited_arithmetic
 from .ops.pointwise import residual_dtype
-from .parallel import WHOLE_VIDEO, WholeVideo
+from .parallel import WHOLE_VIDEO, TokenShare
 
 MAX_TIMES = 128
 """A cache of time embeddings has at most this many entries. A full cache is emptied before the next entry."""
@@ -79,7 +79,7 @@ class LingBotWorldModel(nn.Module):
         """Set the number format of matrix products in the blocks' linear layers, except for the prompt's keys and
         values.
 
-        own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
+        own_format: whether NVFP4 and MXFP8 weights keep their format in 8-bit arithmetic.
         """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
@@ -174,8 +174,8 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Whether the residual additions of all batch elements are deferred. True if all blocks quantize q, k and v one
-        by one, which saves the memory that deferring needs."""
+        """Whether the next norm makes the residual additions of all batch elements, not only of the last one. Memory
+        suffices if all blocks quantize q, k and v one by one."""
         return all(cast(Block, block).self_attn.makes_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -245,9 +245,9 @@ class LingBotWorldModel(nn.Module):
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
-    def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Embed `camera` [B, 384 or 448, F, H, W], or read its tokens from `cache`. The result has one batch element if
-        all are equal."""
+    def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: TokenShare = WHOLE_VIDEO) -> Camera:
+        """Embed `camera` [B, 384 or 448, F, H, W], or read its tokens from `cache`. The result has only the tokens of
+        `share`, and one batch element if all are equal."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):

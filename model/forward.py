@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import CameraError, InputError
 from .cache import CameraCache
 from .config import CONTROLS, ModelConfig
-from .parallel import SequenceParallel, TokenShare
+from .parallel import ParallelShare, SequenceParallel
 
 if TYPE_CHECKING:
     from .kv.cache import KeyValueCache
@@ -87,7 +87,7 @@ class ForwardOptions(TypedDict, total=False):
     only."""
     sequence_parallel: SequenceParallel
     """The processes that compute the forward together."""
-    token_share: TokenShare
+    token_share: ParallelShare
     """This process's share of the tokens, set by the model if several processes compute the forward."""
     residuals: Sequence[Residual]
     """One residual stream for each batch element, set by the model if no other code reads the stream between blocks."""

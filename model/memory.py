@@ -36,7 +36,7 @@ def activation_bytes(
     workspaces.
 
     batch: the number of prompts, which share the camera.
-    keys: the number of tokens to which each token attends; None means the latent's.
+    keys: the number of tokens to which each token attends; None means all tokens of the latent.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize

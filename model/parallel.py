@@ -16,8 +16,8 @@ from ..errors import InputError
 from .config import ModelConfig
 
 RunActions = Callable[..., None]
-"""A function that calls its arguments, actions that start or await an exchange. While CUDA graphs are recorded, the
-actions become steps of the replay instead."""
+"""A function run_actions(*actions) that calls the actions, which start or await exchanges. While CUDA graphs are
+recorded, the function adds the actions to the replay instead."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -65,7 +65,7 @@ class SequenceParallel:
         self.check(config)
         return config.shared_by(self.size)
 
-    def share(self, grid: tuple[int, int, int]) -> TokenShare:
+    def share(self, grid: tuple[int, int, int]) -> ParallelShare:
         """Return this process's share of the tokens of a grid (frames, rows, columns). Zeros pad the last shares to
         equal length."""
         frames, frame = grid[0], grid[1] * grid[2]
@@ -74,11 +74,12 @@ class SequenceParallel:
         start, stop = (min(end * length, tokens) for end in (self.rank, self.rank + 1))
         first = min(start // frame, frames - 1)
         last = max(first + 1, -(-stop // frame))
-        return TokenShare(self, tokens, slice(first, last), slice(start - first * frame, stop - first * frame), length)
+        within = slice(start - first * frame, stop - first * frame)
+        return ParallelShare(self, tokens, slice(first, last), within, length)
 
 
-class WholeVideo:
-    """The token share of a process that computes a forward alone. Its methods return their arguments unchanged."""
+class TokenShare:
+    """The tokens that a process computes in a forward. Here all, so the methods return their arguments unchanged."""
 
     def latent(self, x: Tensor) -> Tensor:
         return x
@@ -93,12 +94,12 @@ class WholeVideo:
         return tokens
 
 
-WHOLE_VIDEO = WholeVideo()
+WHOLE_VIDEO = TokenShare()
 
 
 @dataclass(frozen=True)
-class TokenShare(WholeVideo):
-    """One process's share of the tokens of a forward, a contiguous range.
+class ParallelShare(TokenShare):
+    """The contiguous range of a forward's tokens that one of several processes computes.
 
     tokens: the number of tokens of all processes.
     frames: a slice of the latent frames that contain this share.
@@ -132,7 +133,7 @@ class TokenShare(WholeVideo):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Pass q, k and v of this process's tokens in all heads [length, dim]. Return those of all tokens in this
+        """Exchange q, k and v of this process's tokens in all heads [length, dim] for those of all tokens in this
         process's heads [tokens, dim / processes]."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
@@ -143,7 +144,7 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Pass attention of all tokens in this process's heads [tokens, dim / processes]. Return attention of this
+        """Exchange attention of all tokens in this process's heads [tokens, dim / processes] for attention of this
         process's tokens in all heads [length, dim]."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
@@ -169,8 +170,8 @@ class Exchange:
 
 
 class Exchanges:
-    """A factory of exchanges that stay out of recorded CUDA graphs. Pass an exchange's `start` and `wait` to
-    `run_actions`."""
+    """A factory of exchanges that stay out of recorded CUDA graphs. Call an exchange's `start` and `wait` only through
+    the attribute `run_actions`."""
 
     PER_BLOCK = 4
     """The number of exchanges in a block: q, k, v and attention's result. Each of the four has static buffers that all

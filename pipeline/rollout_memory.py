@@ -105,7 +105,7 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
     away = (place for place in fitting if place.on_host)
     place = next(whole, None) or next(away, None) or min(fitting, key=needed.__getitem__)
     room = free.device - weights - needed[place] - work.recorded - MARGIN
-    if room < 0 or not place.in_place:
+    if room < 0 or not place.is_read_directly:
         return WorldMemory(place, 0)
     return WorldMemory(place, work.camera_cache("auto", room), graphs=True)
 

@@ -101,7 +101,7 @@ class RolloutPlanner:
             return self._keep_keys_and_values(memory, room)
         work = self.work
         cache = work.camera_cache(self.wishes.camera_cache, room)
-        whole = memory.resident_blocks is None and memory.place.in_place
+        whole = memory.resident_blocks is None and memory.place.is_read_directly
         graphs = whole and work.recorded <= room - cache
         room -= cache + graphs * work.recorded + MARGIN
         decoded = 0

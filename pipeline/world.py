@@ -144,7 +144,7 @@ class World:
     ) -> _Branch:
         chunk, device, dtype = self.chunk_frames, self._device, self._model.compute_dtype
         history = KeyValueCache(config, tokens, held, chunk=chunk, device=device, dtype=dtype, place=memory.place)
-        graphs = memory.graphs and device.type == "cuda" and history.in_place
+        graphs = memory.graphs and device.type == "cuda" and history.is_read_directly
         graphs = graphs and may_be_recorded(self._model.attention_mode, device, config)
         cache = None if memory.camera_cache_bytes == 0 else CameraCache(memory.camera_cache_bytes, steady=graphs)
         own: ForwardOptions = {**options, "kv_cache": history, "times": {}}
@@ -224,7 +224,7 @@ class World:
         self._begun = bool(branches)
         for branch, full in product(branches, (False, True)):
             with branch.history.as_if_full() if full else nullcontext():
-                for latent in (clean, clean.flip(-1)) if branch.history.form else ():
+                for latent in (clean, clean.flip(-1)) if branch.history.window_state else ():
                     if branch.cache is not None:
                         branch.cache.clear_source()
                     for _ in range(2):  # the first forward fills the camera cache, the second reads it

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..cache import Pair
-from ..ops.implementation import fastest
+from ..ops.implementation import our_kernel_or
 from ..ops.matrix_8bit import LARGEST
 from ..ops.plain import MAX_KEY_NORM, NormRope
 from ..ops.pointwise import Rows, encode_8bit, from_fp8_, to_fp8_
@@ -108,7 +108,7 @@ def first_keys_and_scalings(
     chunks of the video. Values of later chunks may be `headroom` times as large without clamping."""
     of_values = sampled_scaling(values, values, headroom).with_bound()
     if isinstance(keys, BeforeRope):
-        rotated = keys.with_rope()
+        rotated = keys.apply_rope_()
         return rotated, (normed_key_scaling(keys.norm_rope, sample(rotated)), of_values)
     return keys, (sampled_scaling(keys, sample(keys), headroom * LARGEST[FP8] / MAX_KEY), of_values)
 
@@ -127,7 +127,7 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
 
 
 def _scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    return fastest("fp8_scale", plain_scale, x.device.type)(x, mean, headroom)
+    return our_kernel_or("fp8_scale", plain_scale, x.device.type)(x, mean, headroom)
 
 
 def to_operand(x: Tensor, scaling: Scaling, zeros: int = 0) -> Operand:
@@ -151,7 +151,7 @@ def queries_to_operand(q: Tensor) -> Operand:
 
 
 def wrap_fp8_queries(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return an Operand of fp8 queries without a mean. The arguments are the results of `scatter.rotated_fp8`; `factor`
+    """Return an Operand of fp8 queries without a mean. The arguments are the results of `scatter.rope_fp8`; `factor`
     is 1 / scale."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 

@@ -10,7 +10,7 @@ from ..choice.table import CUDNN_FRONTEND, OURS
 from ..choice.trials import PREQUANTIZED
 from ..kernels.hopper.attention import V_BLOCK
 from ..ops.pointwise import Rows
-from ..ops.scatter import BeforeRope, rotated_fp8, scatter_rotated_, scatter_transposed_
+from ..ops.scatter import BeforeRope, rope_fp8, scatter_rope_, scatter_transposed_
 from .choose_8bit import reads_transposed_values
 from .fp8 import (
     FP8,
@@ -30,15 +30,15 @@ from .fp8_hopper import hopper_attention_fp8_qkv
 
 def norm_rope_queries(unrotated: BeforeRope) -> Operand:
     """Return queries in fp8 after norm and RoPE. `unrotated.x` may be overwritten."""
-    return wrap_fp8_queries(*rotated_fp8(unrotated))
+    return wrap_fp8_queries(*rope_fp8(unrotated))
 
 
 def norm_rope_keys(unrotated: BeforeRope, head_dim: int) -> Operand:
     """Return keys in fp8 after norm and RoPE. For cuDNN's kernel, tokens of zeros are appended as padding."""
-    some = _sampled(unrotated).with_rope()
+    some = _sampled(unrotated).apply_rope_()
     made, count, device = normed_key_scaling(unrotated.norm_rope, some), len(unrotated.x), unrotated.x.device
     values = empty_values(unrotated.x, 0 if reads_transposed_values(device, head_dim) else _zeros(unrotated.x))
-    scatter_rotated_(values, torch.arange(count, device=device), unrotated, made.shift_and_factor)
+    scatter_rope_(values, torch.arange(count, device=device), unrotated, made.shift_and_factor)
     return Operand(values, made)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..cache import CameraCache, Pair
 from ..forward import ForwardInputs, ForwardOptions
 from ..kv.cache import KeyValueCache
-from ..parallel import TokenShare
+from ..parallel import ParallelShare
 from .capture import ONE_AT_A_TIME, failure_of, message_or_raise, on_recording_stream
 from .trial import refusal, relative_error
 
@@ -55,8 +55,8 @@ class _Recording:
 class ForwardGraphs:
     """The CUDA graphs of one video's forwards. Pass this object to the model as `options["graphs"]`.
 
-    Weights must stay on the GPU at the same addresses. The KeyValueCache must be `in_place`, and a CameraCache
-    `steady`. A change of `options["weights"]` frees all graphs.
+    Weights must stay on the GPU at the same addresses. The KeyValueCache must have `is_read_directly`, and a
+    CameraCache must be `steady`. A change of `options["weights"]` frees all graphs.
     """
 
     def __init__(self) -> None:
@@ -83,10 +83,10 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)` as a new tensor. Among forwards with the same kernels and memory, the first
-        is computed, the second recorded and tested, later ones replayed. After a failure, every forward is computed."""
+        """Return `compute(given, options)` as a new tensor. Of the forwards with the same kernels and memory, the
+        second is recorded and tested, and later ones are replayed. After a failure, every forward is computed."""
         history = options["kv_cache"]
-        if self._failed or history.form is None:
+        if self._failed or history.window_state is None:
             return compute(given, options)
         if self._weights != (weights := options.get("weights")):
             self.clear()
@@ -152,7 +152,7 @@ class ForwardGraphs:
         try:
             with (
                 on_recording_stream(given.x),
-                _prompt_of(cache, fixed.context),
+                _valid_for(cache, fixed.context),
                 nullcontext() if share is None else share.parallel.exchanges.recorded_by(recording.run_between_graphs),
             ):
                 recording.begin()
@@ -180,7 +180,7 @@ class ForwardGraphs:
         return torch.cuda.graph_pool_handle()
 
 
-def _all_agree(share: TokenShare | None, fine: bool) -> bool:
+def _all_agree(share: ParallelShare | None, fine: bool) -> bool:
     return fine if share is None else share.parallel.all_agree(fine)
 
 
@@ -192,13 +192,13 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
     """Return a key of the forward. Forwards with equal keys run the same kernels on the same memory."""
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
-    return given.shapes, history.form, history.keep, kept
+    return given.shapes, history.window_state, history.keep, kept
 
 
 @contextmanager
-def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """A context manager in which the prompt's cached keys and values are valid for `context`, the graphs' copy of the
-    embedded prompt."""
+def _valid_for(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
+    """Within this context, replace the cache's embedded prompt by `context`, the graphs' copy. The cached keys and
+    values are then valid for `context`."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

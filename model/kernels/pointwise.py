@@ -150,10 +150,10 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
     return _normalise(x, x, weight, (cos, sin), eps)
 
 
-def scatter_rotated_(
+def scatter_rope_(
     out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_rotated_`, and return `out`. `rows` None means tokens in order, and
+    """Launch the kernel of `ops.scatter.scatter_rope_`, and return `out`. `rows` None means tokens in order, and
     `shift` None means 0."""
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
@@ -168,7 +168,7 @@ def _normalise(
     rows_and_scaling: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
     """Write the RMSNorm of x [tokens, dim] to `out`. If `angles` are given, apply RoPE to the norm's result.
-    `rows_and_scaling` is (rows, shift, factor) of `scatter_rotated_`."""
+    `rows_and_scaling` is (rows, shift, factor) of `scatter_rope_`."""
     dim, (rows, *scaling) = x.shape[1], rows_and_scaling
     given = out, rows, x, weight.contiguous(), *(angles or (None, None)), *scaling, x.stride(0), out.stride(0), dim, eps
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": angles[0].shape[-1] if angles else 0}

@@ -149,13 +149,13 @@ def scatter_qkv_(
     return out
 
 
-def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
+def rope_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
     """Write queries x [tokens, dim], after norm and RoPE, to `out` in fp8. Write their scale and 1 / scale to `scale`
     and `factor`. Return `out`."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _unit_scale(dim), **token_loop_sizes(dim))
-    return pointwise.scatter_rotated_(out, None, x, norm_rope, None, factor)
+    return pointwise.scatter_rope_(out, None, x, norm_rope, None, factor)
 
 
 def _unit_scale(dim: int) -> float:

@@ -20,11 +20,11 @@ from ..host_memory import upload
 from ..ops.pointwise import decode_8bit_, encode_8bit
 from ..ops.scatter import (
     BeforeRope,
-    rotated_fp8,
+    rope_fp8,
     scatter_,
     scatter_fp8_,
     scatter_qkv_,
-    scatter_rotated_,
+    scatter_rope_,
     scatter_transposed_,
 )
 from .place import ON_DEVICE, KeyValuePlace, stored_shapes
@@ -71,7 +71,7 @@ class KeyValueCache:
         self._past: list[TokenRange] = []
         self._place = place._replace(int8=place.int8 and not place.fp8)
         self._on_device = frozenset(self._place.on_device(config.num_layers))
-        in_fp8, device = self._place.fp8 and self._place.in_place, torch.device(device)
+        in_fp8, device = self._place.fp8 and self._place.is_read_directly, torch.device(device)
         self._transposes_values = in_fp8 and reads_transposed_values(device, config.head_dim)
         self._columns = torch.zeros_like(self._own) if self._transposes_values else None
         self._storage = self._stored_on(device, config, dtype)
@@ -92,15 +92,15 @@ class KeyValueCache:
     def repeatable(self) -> bool:
         """Whether the current forward may be repeated after a failure. False if the forward may already have
         overwritten earlier frames."""
-        return not self.keep or self._place.in_place
+        return not self.keep or self._place.is_read_directly
 
     @property
-    def in_place(self) -> bool:
-        return self._place.in_place
+    def is_read_directly(self) -> bool:
+        return self._place.is_read_directly
 
     def mask_empty_slots(self) -> None:
         """Let attention process all slots and mask the empty ones, so that every forward runs the same kernels. The
-        cache must be `in_place`, and the device must support `attend_to_frames`."""
+        cache must have `is_read_directly`, and the device must support `attend_to_frames`."""
         self._by_frames = True
 
     @property
@@ -110,9 +110,9 @@ class KeyValueCache:
         return self._mask if self._by_frames and not self._full else None
 
     @property
-    def form(self) -> str | None:
-        """The window's state, "full" or "filling". Forwards in the same state run the same kernels. None while kernels
-        still change from chunk to chunk."""
+    def window_state(self) -> str | None:
+        """The state "full" or "filling" of a window in which all forwards run the same kernels, as CUDA graphs need.
+        None if the next forward may run others."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
@@ -132,8 +132,8 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Whether the current forward may stop after this block's keys and values: if the block is the last one, and
-        the attribute `keep` is True."""
+        """Whether the current forward needs nothing after this block's keys and values. True in the last block of a
+        forward that only updates the cache (`keep`)."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
@@ -201,8 +201,8 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write the chunk's keys and values into `seen`, the tensors that attention reads. Return the queries. Norm and
-        RoPE are applied to a BeforeRope; with `scalings`, it becomes an Operand."""
+        """Write keys and values into `seen`, the tensors that attention reads, and return the queries. BeforeRope keys
+        and queries first get norm and RoPE. With `scalings`, BeforeRope queries become an Operand."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -212,7 +212,7 @@ class KeyValueCache:
             for tokens, new, pair in zip(into, (keys, values), pairs or (None, None), strict=True):
                 if tokens is not None:
                     self._scatter_one(tokens, new, pair)
-            rotate = BeforeRope.with_rope if pairs is None else rotated_fp8
+            rotate = BeforeRope.apply_rope_ if pairs is None else rope_fp8
             made = rotate(queries) if isinstance(queries, BeforeRope) else queries
         if self._columns is not None and pairs is not None:
             scatter_transposed_(seen[1], self._columns, values, *pairs[1])
@@ -220,7 +220,7 @@ class KeyValueCache:
 
     def _scatter_one(self, tokens: Tensor, new: Tensor | BeforeRope, pair: Pair | None) -> None:
         if isinstance(new, BeforeRope):
-            scatter_rotated_(tokens, self._own, new, pair or (None, None))
+            scatter_rope_(tokens, self._own, new, pair or (None, None))
         elif pair is None:
             scatter_(tokens, self._own, new)
         else:
@@ -229,8 +229,8 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Tensor | BeforeRope, tuple[Scaling, Scaling]]:
-        """Return the keys, and the Scalings of keys and values. New Scalings need keys after norm and RoPE. A forward
-        with the attribute `keep` set fixes the Scalings."""
+        """Return the keys, and the Scalings of keys and values. Until a forward with `keep` has stored the Scalings,
+        each forward computes them from keys after norm and RoPE, and returns these keys."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = first_keys_and_scalings(keys, values, FP8_HEADROOM)

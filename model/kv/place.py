@@ -15,7 +15,7 @@ from .storage import HostStorage, Shapes
 
 
 class KeyValuePlace(NamedTuple):
-    """The location and format of a KeyValueCache's tensors, by default on the device in the model's dtype.
+    """The location and number format of a KeyValueCache's tensors, by default on the device in the model's dtype.
 
     int8: whether the format is int8 with scales.
     on_host: whether the tensors are in pinned host memory.
@@ -29,7 +29,7 @@ class KeyValuePlace(NamedTuple):
     device_blocks: int = 0
 
     @property
-    def in_place(self) -> bool:
+    def is_read_directly(self) -> bool:
         """Whether attention reads the stored tensors directly, not copies."""
         return not self.int8 and not self.on_host
 

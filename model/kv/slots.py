@@ -35,11 +35,11 @@ class Slots(NamedTuple):
         return self._slot(frame, self.window)
 
     def ranges(self, frames: Iterable[int]) -> list[TokenRange]:
-        """Return the token ranges of `frames`, with adjacent frames joined. The ring of `stored` is smaller than the
-        ring of `seen`, because storage leaves out the current chunk."""
+        """Return the token ranges of `frames`. Frames with adjacent `stored` and adjacent `seen` rows share a range."""
         runs: list[tuple[int, int, int]] = []
         for frame in frames:
-            stored, seen = self._slot(frame, self.window - self.chunk), self.window_slot(frame)
+            stored = self._slot(frame, self.window - self.chunk)  # storage leaves out the current chunk
+            seen = self.window_slot(frame)
             last = runs[-1] if runs else (-1, -1, 0)
             if (stored, seen) == (last[0] + last[2], last[1] + last[2]):
                 runs[-1] = *last[:2], last[2] + 1

@@ -25,11 +25,12 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[TokenRange]) -> None:
-        """Select the tokens of earlier frames that `fetch` must provide. This storage always provides all tokens."""
+        """Start a chunk for which `fetch` must provide the tokens `past` of earlier frames. Nothing to do here, because
+        all tokens stay on the device."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """Return a block's tensors [tokens, columns] on the device. Rows that `begin` did not select are undefined, and
-        may be overwritten."""
+        """Return a block's tensors [tokens, columns] on the device. Rows outside `past` (see `begin`) are undefined;
+        the caller may write the current chunk there."""
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:

@@ -21,7 +21,7 @@ from ..ops.plain import NormRope
 from ..ops.pointwise import Rows, rms_norm_
 from ..ops.scatter import BeforeRope
 from .operations import Layer, Operations, joined, norm_parameters, prepared_layers
-from .residual import Residual, in_turn
+from .residual import Residual, deferred_first
 
 Extend = Callable[[Tensor | BeforeRope | None, Tensor | BeforeRope, Tensor], tuple[Any, Any, Any]]
 
@@ -60,7 +60,7 @@ class SelfAttention(_Attention):
         """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
-            for row, (shift, scale, gate) in in_turn(rows, modulation):
+            for row, (shift, scale, gate) in deferred_first(rows, modulation):
                 y = row.normed(scale, shift, self.eps, reference.dtype, *layers)
                 projected = self._project(y, layers, norms, rope, options)
                 del y
@@ -96,8 +96,8 @@ class SelfAttention(_Attention):
             yield values_to_operand(values, self.head_dim)
             return
         rotates_here = history is None or history.in_fp8 and not self._takes_8_bits(options)
-        yield q(next(made)).with_rope() if rotates_here else q(next(made))
-        yield k(next(made)).with_rope() if history is None else k(next(made))
+        yield q(next(made)).apply_rope_() if rotates_here else q(next(made))
+        yield k(next(made)).apply_rope_() if history is None else k(next(made))
         yield next(made)
 
     def makes_operands(self, device: torch.device, options: ForwardOptions) -> bool:
@@ -133,17 +133,17 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer to the prompt, padded to text_len as in training. If the padding is left out, the last
-    key is weighted like all padding tokens."""
+    """A cross-attention layer to the prompt, which training padded to text_len tokens. For a shorter prompt, its last
+    key stands for all missing padding tokens."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
-    def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return the keys after their norm, and the values, of the embedded prompts `context`, [B, tokens, dim] each.
-        `stream` only selects the device."""
-        norm_k = norm_parameters(self.norm_k, stream)[0]
+    def project(self, context: Tensor, reference: Tensor) -> Pair:
+        """Return the keys, after their norm, and the values of the embedded prompts `context`: [B, tokens, dim] each.
+        `reference`: for `norm_parameters`."""
+        norm_k = norm_parameters(self.norm_k, reference)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
             return torch.stack(keys), torch.stack([to_v(prompt) for prompt in context])
@@ -159,7 +159,7 @@ class CrossAttention(_Attention):
         """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(reference, self.q, self.o) as (to_q, to_out):
-            for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
+            for row, number, k, v in deferred_first(rows, range(len(rows)), *keys_values):
                 y = row.normed(*norm, self.eps, reference.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y

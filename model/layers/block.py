@@ -19,7 +19,7 @@ from ..ops.linear_8bit import EightBitLayer, activated, shared_sum
 from ..ops.pointwise import modulated
 from .attention import CrossAttention, SelfAttention
 from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared_layers
-from .residual import Residual, in_turn, residuals
+from .residual import Residual, deferred_first, residuals
 
 FFN_TOKENS = 32768
 """The feed-forward processes at most this many tokens in one step."""
@@ -110,7 +110,7 @@ class Block(nn.Module):
             up_and_gelu = gelu_layer(up, down)
             if up_and_gelu is None and isinstance(down, EightBitLayer):
                 down = down.after_gelu()
-            for row, (shift, scale, gate) in in_turn(rows, modulation):
+            for row, (shift, scale, gate) in deferred_first(rows, modulation):
                 for part in row.parts(FFN_TOKENS):
                     normed = partial(part.normed, scale, shift, self.eps, reference.dtype, up)
                     y = up_and_gelu(normed()) if up_and_gelu else activated(up(normed()), "gelu", down)

@@ -23,8 +23,8 @@ Operations: TypeAlias = Any
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
-    """Return a plain or quantized weight as a plain tensor in the dtype of `reference`. A DecodedParameter is decoded
-    on its own device, others on the device of `reference`."""
+    """Return a plain or quantized weight as a plain tensor in the dtype of `reference`. A weight with a method `decode`
+    stays on its device, others move to that of `reference`."""
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
     weight = weight.to(device=reference.device, dtype=reference.dtype)
@@ -138,8 +138,7 @@ class ExactLayer:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias
 
-    def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
-        """Return a new layer with this weight [out, in] and this bias [out] or None."""
+    def with_parts(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
         return ExactLayer(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -167,8 +166,8 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function that applies `layer` and then GELU. Return None if `layer` is not an ExactLayer, or `following`
-    takes 8-bit inputs."""
+    """Return a function that applies `layer` and GELU together, or None if `layer` is in 8 bits. Also return None if
+    `following` takes 8-bit inputs, because quantizing them includes GELU."""
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
@@ -178,12 +177,12 @@ def joined(*layers: Any) -> Layer | None:
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
-    whole = [_one_of(parts) for parts in zip(*(layer.parts for layer in layers), strict=True)]
-    return None if any(part is None for part in whole) else layers[0].of(*whole)
+    whole = [_spanning_view(parts) for parts in zip(*(layer.parts for layer in layers), strict=True)]
+    return None if any(part is None for part in whole) else layers[0].with_parts(*whole)
 
 
-def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """Return one tensor over the memory of all `tensors` if they are adjacent in memory, else None."""
+def _spanning_view(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """Return one view over the memory of all `tensors`, or None unless they are adjacent in memory."""
     first, total = tensors[0], 0
     for tensor in tensors:
         if first is None or tensor is None or not tensor.is_contiguous():
@@ -198,8 +197,8 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`. The layer of a host
-    application may also convert the dtype."""
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`. ComfyUI's layers also
+    convert both to the dtype of `reference`."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

@@ -13,7 +13,7 @@ from ..ops.implementation import slices
 from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_
 
-Waits = Literal["never", "last", "always"]
+Deferral = Literal["never", "last", "always"]
 """When an addition is deferred to the next norm: never, only for the batch element that a layer processes last, or
 always."""
 
@@ -22,8 +22,8 @@ class Residual:
     """The residual stream x [tokens, dim] of one batch element, updated in place. The next norm applies deferred
     operations. Call `settle` before you read x."""
 
-    def __init__(self, x: Tensor, waits: Waits) -> None:
-        self._x, self._waits, self.last = x, waits, True
+    def __init__(self, x: Tensor, deferral: Deferral) -> None:
+        self._x, self._deferral, self.last = x, deferral, True
         self._added: tuple[Tensor | None, Tensor | None] = None, None
         self._affine: Pair | None = None
 
@@ -40,14 +40,14 @@ class Residual:
     def add(self, y: Tensor, gate: Tensor | None = None) -> None:
         """Add y * gate to x, now or at the next norm. y is [tokens, dim]; gate is [dim], or None for ones."""
         self.settle()
-        if self._waits == "always" or (self._waits == "last" and self.last):
+        if self._deferral == "always" or (self._deferral == "last" and self.last):
             self._added = y, gate
         else:
             gated_add_(self._x, y, gate)
 
     def scale_and_shift(self, scale: Tensor, shift: Tensor) -> None:
         """Replace x by x * (1 + scale) + shift, now or at the next norm. scale and shift are [tokens, dim]."""
-        if self._waits != "never" and self._affine is None:
+        if self._deferral != "never" and self._affine is None:
             self._affine = scale, shift
         else:
             affine_(self.settle(), scale, shift)
@@ -70,7 +70,7 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield the residual stream of each part of x. `slices` splits the tokens of x by `limit`."""
+        """Yield the residual stream of each part of x. `limit`: the maximum number of tokens, as in `slices`."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
@@ -89,13 +89,13 @@ class Residual:
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
     """Return the residual stream of each batch element of x [B, tokens, dim]. With `defer_all` or a single element,
     every addition is deferred."""
-    waits: Waits = "always" if defer_all or len(x) == 1 else "last"
-    return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
+    deferral: Deferral = "always" if defer_all or len(x) == 1 else "last"
+    return [Residual(row, "never" if torch.compiler.is_compiling() else deferral) for row in x]
 
 
-def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield (stream, one item of each of `given`). Streams with a deferred addition come first, because their norm
-    frees memory. Set the attribute `last`: True for the final stream, else False."""
+def deferred_first(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield each stream with its items of `given`, streams with a deferred addition first, whose norm frees the addend.
+    Set `last` of the stream that is yielded last to True, of others to False."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

@@ -52,11 +52,11 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     eager = run_plain if name in _WHOLE else partial(_BY_PARTS.get(name, _in_place_by_parts), run_plain)
     if mode == "compile":
         return or_else(torch.compile(run_plain, dynamic=True), eager, name)
-    return eager if mode == "eager" else fastest(name, eager, device_type)
+    return eager if mode == "eager" else our_kernel_or(name, eager, device_type)
 
 
 @lru_cache
-def fastest(name: str, run_plain: Callable[..., T], device_type: str) -> Callable[..., T]:
+def our_kernel_or(name: str, run_plain: Callable[..., T], device_type: str) -> Callable[..., T]:
     """Return a function that runs our kernel `name`, or `run_plain` after a failure. Without CUDA or Triton, return
     `run_plain` itself."""
     if device_type != "cuda" or not triton_loads():
@@ -90,9 +90,9 @@ def _in_place_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: 
     return x
 
 
-def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Call `run_plain` for parts of the tokens. `arguments`: `outputs` output tensors, each token's row in the outputs,
-    and tensors to split by tokens."""
+def _scatter_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Run a scatter operation on one slice of the tokens after another. `arguments`: `outputs` output tensors, the
+    output row of each token, and tensors with all tokens."""
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
         run_plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
@@ -103,8 +103,8 @@ _WHOLE = {"rms_silu", "modulated", "scatter_", "scatter_fp8_", "scatter_transpos
 """The operations that plain torch runs on all tokens at once, because they need no fp32 copies or cannot be split."""
 _BY_PARTS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _layer_norm_by_parts,
-    "scatter_rotated_": partial(_rows_by_parts, 1),
-    "scatter_qkv_": partial(_rows_by_parts, 2),
+    "scatter_rope_": partial(_scatter_by_parts, 1),
+    "scatter_qkv_": partial(_scatter_by_parts, 2),
 }
 
 

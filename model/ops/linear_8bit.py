@@ -29,9 +29,9 @@ TRIED_ROWS = 4096
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the number format for a model's matrix products; "bf16" means the compute dtype. In 8 bits, also store the
-    GPU's fastest kernel in `products_8bit.CHOSEN`. Raise InputError if the device or the model's sizes do not allow
-    `wanted`."""
+    """Return the number format for a model's matrix products; "bf16" means the compute dtype. For fp8 and int8, also
+    store the GPU's fastest kernel in `products_8bit.CHOSEN`. Raise InputError if the device or the model's sizes do not
+    allow `wanted`."""
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -90,7 +90,7 @@ class EightBitLayer:
         """The weight's values and scales, and the bias."""
         return *self._weight, self._bias
 
-    def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
+    def with_parts(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
         """Return a layer with these tensors, in this layer's `dtype`. The weight counts as rotated (see rotation.py) if
         this layer's weight is rotated."""
         return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
@@ -135,8 +135,8 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, rotated: bool) -> EightBit:
-    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel. A plain weight is moved to
-    `device`, a quantized weight is not."""
+    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel. A weight with a method
+    `recode` stays on its device, others move to `device`."""
     if hasattr(weight, "recode"):
         return weight.recode(dtype, rotated)
     weight = weight.detach().to(device)
@@ -167,8 +167,8 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Apply `added` (y, gate) and `affine` (scale, shift) to x as `add_norm` does. Return the layer norm of x as input
-    for `layers`."""
+    """Update x in place by `added` and `affine` (see `add_norm`). Return the layer norm of x in the 8-bit input dtype
+    that all `layers` share, else in `dtype`."""
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
@@ -179,8 +179,8 @@ def as_input(x: Tensor, layer: Any) -> Rows:
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation of x [tokens, dim] as input for `layer`. x may be overwritten. For a `layer` that applies
-    GELU itself, return x; `activation` must be "gelu"."""
+    """Return activation(x) [tokens, dim] in the 8-bit input dtype of `layer`, if any; x may be overwritten. For GELU
+    that `layer` applies itself, return x."""
     if getattr(layer, "applies_gelu", False):
         return x
     eight_bit = input_dtype(layer)

@@ -58,8 +58,8 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return x.addcmul_(x, scale.to(x.dtype)).add_(shift)
 
 
-def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    made = weights.to(times.device) + times
+def modulated(step: Tensor, block: Tensor) -> Tensor:
+    made = block.to(step.device) + step
     made[:, 1::3] += 1
     return made
 
@@ -107,7 +107,7 @@ def add_norm_(
     return x
 
 
-def scatter_rotated_(
+def scatter_rope_(
     out: Tensor, rows: Tensor, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
     rms_rope_(x, *norm_rope)
@@ -126,14 +126,14 @@ def scatter_qkv_(
     q, k, v = qkv
     if fp8_queries is None or scalings is None:
         rms_rope_(q, *norm_ropes[0])
-        scatter_rotated_(out, rows, k, norm_ropes[1], None, None)
+        scatter_rope_(out, rows, k, norm_ropes[1], None, None)
         return out if values_out is None else scatter_(values_out, rows, v)
-    rotated_fp8_(*fp8_queries, q, norm_ropes[0])
-    scatter_rotated_(out, rows, k, norm_ropes[1], *scalings[0])
+    rope_fp8_(*fp8_queries, q, norm_ropes[0])
+    scatter_rope_(out, rows, k, norm_ropes[1], *scalings[0])
     return out if values_out is None else scatter_fp8_(values_out, rows, v, *scalings[1])
 
 
-def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
+def rope_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
     bound = norm_rope.weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / MAX_QUERY_NORM)
     scale.copy_(torch.exp2(torch.log2(bound).ceil()))
     factor.copy_(1 / scale)

@@ -50,10 +50,10 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return run("affine_", x, scale, shift)
 
 
-def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return times + weights [B, 6, dim], with 1 added to the two scales. The rows are shift, scale and gate of
-    self-attention, then of the feed-forward."""
-    return run("modulated", times, weights)
+def modulated(step: Tensor, block: Tensor) -> Tensor:
+    """Return the timestep's plus the block's modulation, [B, 6, dim], with 1 added to the two scales. The rows are
+    shift, scale and gate of self-attention, then of the feed-forward."""
+    return run("modulated", step, block)
 
 
 def add_norm(
@@ -134,11 +134,11 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Merge attention over parts of the keys as `merge_` does. Write merged * factor + shift to `out` [tokens, dim],
-    and return `out`. factor [1] and shift [dim] are fp32.
+    """Merge attention over parts of the keys as `merge_` does. Write merged * factor + shift to `out`, a tensor or
+    EightBit [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32.
 
     parts, log_sums: see `merge_`; log_sums is None for a single part.
-    rest: one more part with the same factor and shift, and its log_sums; or empty.
+    rest: one more part and its log_sums, or empty.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out

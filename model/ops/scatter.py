@@ -18,7 +18,7 @@ class BeforeRope(NamedTuple):
     x: Tensor
     norm_rope: NormRope
 
-    def with_rope(self) -> Tensor:
+    def apply_rope_(self) -> Tensor:
         """Apply norm and RoPE to x in place, and return x."""
         return pointwise.rms_rope_(self.x, *self.norm_rope)
 
@@ -40,7 +40,7 @@ def scatter_transposed_(out: Tensor, columns: Tensor, x: Tensor, shift: Tensor, 
     return pointwise.run("scatter_transposed_", out, columns, x, shift, factor)
 
 
-def scatter_rotated_(
+def scatter_rope_(
     out: Tensor,
     rows: Tensor,
     given: BeforeRope,
@@ -48,15 +48,15 @@ def scatter_rotated_(
 ) -> Tensor:
     """Write queries or keys, after norm and RoPE, to the rows `rows` of `out` [n, dim], and return `out`. With
     `scaling` (shift, factor), write float8_e4m3fn. `given` may be overwritten."""
-    return pointwise.run("scatter_rotated_", out, rows, given.x, given.norm_rope, *scaling)
+    return pointwise.run("scatter_rope_", out, rows, given.x, given.norm_rope, *scaling)
 
 
-def rotated_fp8(given: BeforeRope) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries after norm and RoPE in float8_e4m3fn [tokens, dim], their scale and 1 / scale (fp32 [1] each).
-    `given` may be overwritten."""
+def rope_fp8(given: BeforeRope) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (values, scale, 1 / scale). Queries after norm and RoPE are values * scale: float8_e4m3fn [tokens, dim]
+    times fp32 [1]. `given` may be overwritten."""
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
-    return pointwise.run("rotated_fp8_", out, scale, factor, given.x, given.norm_rope), scale, factor
+    return pointwise.run("rope_fp8_", out, scale, factor, given.x, given.norm_rope), scale, factor
 
 
 def scatter_qkv_(
@@ -70,7 +70,7 @@ def scatter_qkv_(
 
     out: tensors [n, dim] for keys and for values; None skips the values.
     scalings: None, or (shift, factor) for keys and for values. With `scalings`, `out` is float8_e4m3fn, and the queries
-    are returned as by `rotated_fp8`.
+    are returned as by `rope_fp8`.
     """
     (q, *_), (k, *_), v = given
     made = None

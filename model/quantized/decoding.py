@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..ops.implementation import fastest
+from ..ops.implementation import our_kernel_or
 from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit
 from . import codec, ggml
@@ -13,7 +13,7 @@ from .codec import Scales, decode
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return a weight of `shape` in `dtype`, decoded from GGML's blocks `packed` (uint8) of the format `kind`."""
     compiling = torch.compiler.is_compiling()
-    run = ggml.decode if compiling else fastest("decode_blocks", ggml.decode, packed.device.type)
+    run = ggml.decode if compiling else our_kernel_or("decode_blocks", ggml.decode, packed.device.type)
     return run(packed, kind, shape, dtype)
 
 
@@ -22,5 +22,5 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()
-    run = codec.recode if compiling else fastest("recode_4bit", codec.recode, packed.device.type)
+    run = codec.recode if compiling else our_kernel_or("recode_4bit", codec.recode, packed.device.type)
     return run(packed, scales, shape, dtype)

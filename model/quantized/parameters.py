@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import require
 from ...options import T
-from ..ops.implementation import fastest, on_its_gpu
+from ..ops.implementation import on_its_gpu, our_kernel_or
 from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit
 from ..ops.rotation import GROUP, Rotated, encode_rotated
@@ -124,7 +124,7 @@ class FourBitParameter(DecodedParameter):
         return parameter
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
-        run = fastest("decode_4bit", decode, self.device.type)
+        run = our_kernel_or("decode_4bit", decode, self.device.type)
         return run(self.data, self.scales, self.weight_shape, dtype)
 
     def _recode(self, dtype: torch.dtype) -> EightBit:

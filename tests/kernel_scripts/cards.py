@@ -115,11 +115,11 @@ def attended_in_fp8(dim: int) -> Iterator[Case]:
     parts, sums = torch.cat([heads, heads]), torch.ones(2, dim // 128, TOKENS)
     yield lambda: matrix_8bit.fp8_scale(x, mean, 4.0)
     yield lambda: matrix_8bit.scatter_fp8_(values, order, x, mean, one)
-    yield lambda: pointwise.scatter_rotated_(values, order, x, norm_rope, mean, one)
+    yield lambda: pointwise.scatter_rope_(values, order, x, norm_rope, mean, one)
     yield lambda: scatter_qkv.scatter_qkv_(
         values, values, order, (x, x, x), (norm_rope, norm_rope), (values, one, one), scaling
     )
-    yield lambda: scatter_qkv.rotated_fp8_(values, one, one, x, norm_rope)
+    yield lambda: scatter_qkv.rope_fp8_(values, one, one, x, norm_rope)
     yield lambda: merge.merge_fp8_(x, None, parts, sums, None, None, mean, one)
     yield lambda: merge.merge_fp8_(values, mean[:TOKENS, None], heads, None, None, None, mean, one)
 

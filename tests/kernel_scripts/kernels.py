@@ -113,8 +113,8 @@ def several_in_one(dtype: torch.dtype) -> None:
     norm_rope = plain.NormRope(weight, angles.cos(), angles.sin(), 1e-6)
     for kind, scaling in ((dtype, (None, None)), (FP8, (bias, torch.full((1,), 3.0)))):
         got, want = torch.zeros(2, 20, 96).to(kind)
-        kernels.scatter_rotated_(got, rows, y.clone(), norm_rope, *scaling)
-        plain.scatter_rotated_(want, rows, y.clone(), norm_rope, *scaling)
+        kernels.scatter_rope_(got, rows, y.clone(), norm_rope, *scaling)
+        plain.scatter_rope_(want, rows, y.clone(), norm_rope, *scaling)
         near(got, want)
     other, scalings = norm_rope._replace(weight=bias), ((bias, torch.full((1,), 3.0)), (weight, torch.full((1,), 2.0)))
     for eight_bit, placed in ((False, True), (True, True), (True, False)):
@@ -136,8 +136,8 @@ def several_in_one(dtype: torch.dtype) -> None:
         for got, want in zip(*made, strict=True):
             near(got, want)
     got, want = ((torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) for _ in range(2))
-    scatter_qkv.rotated_fp8_(*got, y.clone(), norm_rope)
-    plain.rotated_fp8_(*want, y.clone(), norm_rope)
+    scatter_qkv.rope_fp8_(*got, y.clone(), norm_rope)
+    plain.rope_fp8_(*want, y.clone(), norm_rope)
     same(got[1], want[1])
     same(got[2], want[2])
     near(got[0], want[0])

@@ -305,18 +305,18 @@ def test_keys_and_queries_are_normed_and_turned_where_they_go(in_plain_torch, ca
     x, shift = torch.randn(777, 3 * dim, device=GPU).bfloat16(), torch.randn(dim, device=GPU)
     given = lambda: puts.BeforeRope(x.clone()[:, dim : 2 * dim], norm_rope)  # noqa: E731
     out = torch.zeros(2, 2000, dim, device=GPU, dtype=torch.bfloat16)
-    puts.scatter_rotated_(out[0], rows, given())
-    puts.scatter_(out[1], rows, given().with_rope())
+    puts.scatter_rope_(out[0], rows, given())
+    puts.scatter_(out[1], rows, given().apply_rope_())
     torch.testing.assert_close(*out)
     for scaling in ((shift, torch.full((1,), 16.0, device=GPU)), (None, None)):
         if scaling[0] is None:
-            got, *scales = puts.rotated_fp8(given())
-            want, *others = in_plain_torch(puts.rotated_fp8, given())
+            got, *scales = puts.rope_fp8(given())
+            want, *others = in_plain_torch(puts.rope_fp8, given())
             assert scales == others
         else:
             got, want = torch.zeros(2, 2000, dim, device=GPU).to(torch.float8_e4m3fn)
-            puts.scatter_rotated_(got, rows, given(), scaling)
-            in_plain_torch(puts.scatter_rotated_, want, rows, given(), scaling)
+            puts.scatter_rope_(got, rows, given(), scaling)
+            in_plain_torch(puts.scatter_rope_, want, rows, given(), scaling)
         assert (got.float() - want.float()).norm() < 0.03 * want.float().norm()
         assert (got.view(torch.uint8) != want.view(torch.uint8)).float().mean() < 0.08  # there bf16 comes first
     assert "slower" not in caplog.text, "fell back to plain torch"
@@ -348,8 +348,8 @@ def test_a_chunks_own_queries_keys_and_values_go_where_they_belong_at_once(caplo
     made = puts.scatter_qkv_((out[0, 0], out[0, 1]), rows, (q, k, v))
     assert made.data_ptr() == q.x.data_ptr()
     q, k, v = given()
-    torch.testing.assert_close(made, q.with_rope())
-    puts.scatter_rotated_(out[1, 0], rows, k)
+    torch.testing.assert_close(made, q.apply_rope_())
+    puts.scatter_rope_(out[1, 0], rows, k)
     puts.scatter_(out[1, 1], rows, v)
     torch.testing.assert_close(*out[:, 0])
     assert torch.equal(*out[:, 1])
@@ -357,10 +357,10 @@ def test_a_chunks_own_queries_keys_and_values_go_where_they_belong_at_once(caplo
     for values in (out[0, 1], None):
         made = puts.scatter_qkv_((out[0, 0], values), rows, given(), tuple(scalings))
     q, k, v = given()
-    (got, *scales), (want, *others) = made, puts.rotated_fp8(q)
+    (got, *scales), (want, *others) = made, puts.rope_fp8(q)
     assert scales == others
     nearly_all_alike(got, want)
-    puts.scatter_rotated_(out[1, 0], rows, k, scalings[0])
+    puts.scatter_rope_(out[1, 0], rows, k, scalings[0])
     puts.scatter_fp8_(out[1, 1], rows, v, *scalings[1])
     nearly_all_alike(*out[:, 0])
     assert torch.equal(*out[:, 1].float())

@@ -29,7 +29,7 @@ from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.ops import linear_8bit, pointwise
 from lingbot_world.model.ops.matrix_8bit import EightBit
 from lingbot_world.model.ops.plain import NormRope
-from lingbot_world.model.ops.scatter import BeforeRope, rotated_fp8
+from lingbot_world.model.ops.scatter import BeforeRope, rope_fp8
 from lingbot_world.options import Precision, Window
 from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state
@@ -102,7 +102,7 @@ def test_no_score_is_too_large_for_fp16(weight):
     angles = torch.randn(60, 64)
     norm_rope = NormRope(weight * (1 + torch.rand(6 * 128)), angles.cos(), angles.sin(), 1e-6)
     q, k, v = in_one_head(60, 6), in_one_head(60, 6), torch.randn(60, 6 * 128)
-    queries = fp8_attention.wrap_fp8_queries(*rotated_fp8(BeforeRope(q.clone(), norm_rope)))
+    queries = fp8_attention.wrap_fp8_queries(*rope_fp8(BeforeRope(q.clone(), norm_rope)))
     rotated, (of_keys, _) = fp8_attention.first_keys_and_scalings(BeforeRope(k.clone(), norm_rope), v, 16.0)
     of_keys = of_keys._replace(mean=-rotated[7].float())
     assert 0.1 * 57000 < longest(queries) * longest(to_operand(rotated, of_keys)) < 65504
@@ -118,10 +118,10 @@ def test_one_large_weight_of_a_norm_costs_other_heads_little(larger, most):
     x, weight, angles = torch.randn(128, 5120), torch.ones(5120), torch.zeros(128, 64)
     weight[37] = larger
     given = BeforeRope(x, NormRope(weight, angles.cos(), angles.sin(), 1e-6))
-    exact = given._replace(x=x.clone()).with_rope()[:, 128:]
-    of_keys = fp8_attention.normed_key_scaling(given.norm_rope, given._replace(x=x.clone()).with_rope())
-    keys = to_operand(given._replace(x=x.clone()).with_rope(), of_keys)
-    queries = fp8_attention.wrap_fp8_queries(*rotated_fp8(given))
+    exact = given._replace(x=x.clone()).apply_rope_()[:, 128:]
+    of_keys = fp8_attention.normed_key_scaling(given.norm_rope, given._replace(x=x.clone()).apply_rope_())
+    keys = to_operand(given._replace(x=x.clone()).apply_rope_(), of_keys)
+    queries = fp8_attention.wrap_fp8_queries(*rope_fp8(given))
     got = [fp8_attention.decode(each, torch.float32)[:, 128:] for each in (queries, keys)]
     assert max(relative_rms(each, exact) for each in got) < most
 
@@ -261,7 +261,7 @@ def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
         v[:, large] *= 20
         v[::100] *= 5
     norm_ropes = [NormRope(weight, angles.cos(), angles.sin(), 1e-6) for weight in weights]
-    rotated = [BeforeRope(x.clone(), norm_rope).with_rope() for x, norm_rope in zip((q, k), norm_ropes, strict=True)]
+    rotated = [BeforeRope(x.clone(), norm_rope).apply_rope_() for x, norm_rope in zip((q, k), norm_ropes, strict=True)]
     scalings = fp8_attention.normed_key_scaling(norm_ropes[1], sample(rotated[1])), fp8_attention.sampled_scaling(v, v)
     kept = [to_operand(*each) for each in zip((rotated[1], v), scalings, strict=True)]
     own = (

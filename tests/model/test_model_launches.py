@@ -14,7 +14,7 @@ from lingbot_world.model.kv.place import KeyValuePlace
 from lingbot_world.model.layers import attention as attention_layers
 from lingbot_world.model.layers import operations
 from lingbot_world.model.layers.operations import joined, prepared_layers
-from lingbot_world.model.layers.residual import Residual, in_turn, residuals
+from lingbot_world.model.layers.residual import Residual, deferred_first, residuals
 from lingbot_world.model.ops import linear_8bit, pointwise
 from lingbot_world.model.ops.linear_8bit import EightBitLayer
 from lingbot_world.model.ops.matrix_8bit import EightBit
@@ -205,7 +205,7 @@ def test_a_row_that_waits_comes_first_and_nothing_is_kept_while_another_computes
     rows, norm, orders = residuals(torch.randn(2, 9, 32)), (torch.ones(32), torch.zeros(32), 1e-6, torch.float32), []
     for _ in range(4):
         orders.append([])
-        for row, number in in_turn(rows, range(2)):
+        for row, number in deferred_first(rows, range(2)):
             orders[-1].append(number)
             row.normed(*norm)
             assert not any(each.waiting for each in rows)

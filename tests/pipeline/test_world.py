@@ -301,7 +301,7 @@ class Recorder:
         self.kinds = []
 
     def run(self, compute, given, options):
-        if options["kv_cache"].form is not None:
+        if options["kv_cache"].window_state is not None:
             self.kinds.append(forward_graphs._kind(given, options["kv_cache"]))
         return compute(given, options)
 
