@@ -23,7 +23,7 @@ from .layers.rope import AS_TRAINED, RopeScale, rope_table
 from .ops.implementation import slices
 from .ops.linear_8bit import suited_arithmetic
 from .ops.pointwise import residual_dtype
-from .parallel import WHOLE_VIDEO, TokenShare
+from .parallel import ALL_TOKENS, TokenShare
 
 MAX_TIMES = 128
 """A cache of time embeddings has at most this many entries. A full cache is emptied before the next entry."""
@@ -138,7 +138,7 @@ class LingBotWorldModel(nn.Module):
     ) -> Tensor:
         residual = residual_dtype(self.compute_dtype)
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
-        share, parallel, embedded = WHOLE_VIDEO, options.get("sequence_parallel"), None
+        share, parallel, embedded = ALL_TOKENS, options.get("sequence_parallel"), None
         if parallel is not None:
             parallel.check(self.config)
             share = parallel.share(grid)
@@ -162,7 +162,7 @@ class LingBotWorldModel(nn.Module):
     def _predict(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
         """Return the velocity [B, tokens, 4*16] of this process's tokens. CUDA graphs record this part of a forward."""
         e, e0 = given.times
-        x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
+        x = options.get("token_share", ALL_TOKENS).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
         if self.stream_is_private(options):  # else the options stay the host's own object
             options = {**options, "residuals": rows, "prompt_lengths": given.lengths}
@@ -245,7 +245,7 @@ class LingBotWorldModel(nn.Module):
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
-    def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: TokenShare = WHOLE_VIDEO) -> Camera:
+    def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: TokenShare = ALL_TOKENS) -> Camera:
         """Embed `camera` [B, 384 or 448, F, H, W], or read its tokens from `cache`. The result has only the tokens of
         `share`, and one batch element if all are equal."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):

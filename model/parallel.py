@@ -94,7 +94,7 @@ class TokenShare:
         return tokens
 
 
-WHOLE_VIDEO = TokenShare()
+ALL_TOKENS = TokenShare()
 
 
 @dataclass(frozen=True)
