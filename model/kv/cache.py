@@ -53,7 +53,7 @@ class KeyValueCache:
         dtype: torch.dtype,
         place: KeyValuePlace = ON_DEVICE,
     ) -> None:
-        """Create the cache. Raise InputError if the window has no room for the sink and a chunk.
+        """Create the cache for the window `held` with its sink of first frames. Raise InputError if no chunk fits in.
 
         frame_tokens: the number of tokens of a latent frame.
         place: location and format; set `fp8` only if `choose_8bit.supports_fp8_cache` is True.
