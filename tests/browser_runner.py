@@ -47,7 +47,7 @@ def missing() -> str | None:
 
 def run_script(name: str, *arguments: str) -> list[dict]:
     """Output of tests/browser/<name>, one JSON object a line."""
-    done = _run([str(FOLDER / name), *arguments], {})
+    done = _run([str(FOLDER / name), *arguments], {}, "canvas")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
@@ -56,7 +56,7 @@ def run_tests(names: list[str], url: str) -> dict[str, tuple[bool, str]]:
     """Runs tests of tests/browser in one browser on the ComfyUI at a URL. For each file, whether all its tests passed
     and what was said of them; what they measured is printed."""
     wish = {"COMFY_URL": url, "TESTS": json.dumps(names)}
-    output = _test("all.mjs", wish)
+    output = _test("all.mjs", wish, "canvas")
     _, *parts = re.split(r"^# Subtest: (.+)$", output, flags=re.MULTILINE)
     told = dict(zip(parts[::2], parts[1::2], strict=True))
     return {name: (_passed(name, told.get(name, "")), told.get(name, output)) for name in names}
@@ -64,14 +64,14 @@ def run_tests(names: list[str], url: str) -> dict[str, tuple[bool, str]]:
 
 def run_live(address: str, name: str = "live.test.mjs") -> tuple[bool, str]:
     """Runs the tests of the page of a live walk that is served at an address: whether all passed, and what was said."""
-    output = _test(name, {"LIVE_URL": address})
+    output = _test(name, {"LIVE_URL": address}, "walk")
     passed = all(re.search(end, output, re.MULTILINE) for end in (r"^# fail 0$", r"^# pass [1-9]"))
     return passed, output
 
 
-def _test(name: str, environment: dict[str, str]) -> str:
+def _test(name: str, environment: dict[str, str], kind: str) -> str:
     """Output of the tests of tests/browser/<name>; what they measured is printed, and second tries are warned of."""
-    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], environment).stdout
+    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], environment, kind).stdout
     print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
     for line in output.splitlines():
         if AGAIN in line:
@@ -85,10 +85,12 @@ def _passed(name: str, told: str) -> bool:
     return bool(ended and re.search(r"^ {8}ok ", told, re.MULTILINE))
 
 
-def _run(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(arguments: list[str], environment: dict[str, str], kind: str) -> subprocess.CompletedProcess[str]:
+    """Run Node, of a kind once at a time: two canvases drawn in software leave a small machine no time, and the pages
+    of walks mostly wait."""
     if reason := missing():
         pytest.skip(f"BROWSER TESTS SKIPPED: {reason}")
-    with FileLock(FOLDER / ".browser.lock"):  # two that draw in software leave a small machine no time
+    with FileLock(FOLDER / f".{kind}.lock"):
         process = subprocess.Popen(
             ["node", *arguments],
             env={**os.environ, **environment},

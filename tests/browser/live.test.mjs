@@ -249,16 +249,18 @@ describe("live", () => {
     const asked = () => page.sent.split("realtime_preview_max_width").length - 1;
     await walk(page);
     const first = (await measures(page)).format;
-    await page.evaluate(async () => {
+    const figures = (dropped, seconds) => page.evaluate(async ([lost, times]) => { // as the server tells them every second
       const { pack } = await import("./live/msgpack.mjs");
-      const { buffer } = pack({ type: "status", content: "figures", dropped: 40, paused: false });
-      window.socket.onmessage({ data: buffer });
-    });
+      const { buffer } = pack({ type: "status", content: "figures", dropped: lost, paused: false });
+      for (let told = 0; told < times; told++) window.socket.onmessage({ data: buffer });
+    }, [dropped, seconds]);
+    await figures(40, 1);
     while (asked() < 1) await page.waitForTimeout(50);
     const { format } = await measures(page);
     const plays = await page.evaluate(() => import("./live/player.mjs").then(({ playsH264 }) => playsH264()));
     assert.equal(format, plays ? "h264" : "jpeg");
-    while (asked() < 2) await page.waitForTimeout(200);
+    await figures(0, 13);
+    while (asked() < 2) await page.waitForTimeout(50);
     assert.equal((await measures(page)).format, first);
     await leave(page);
   });
@@ -362,7 +364,7 @@ describe("live", () => {
     await page.click("[data-save=state]");
     await told(page, "This cannot be saved: no space is left");
     await page.keyboard.down("w");
-    for (const begun = page.batches; page.batches < begun + 24;) await page.waitForTimeout(50);
+    for (const begun = page.batches; page.batches < begun + 18;) await page.waitForTimeout(50);
     await page.keyboard.up("w");
     await page.click(".menu summary");
     const [saved] = await Promise.all([page.waitForEvent("download"), page.click("[data-save=path]")]);

@@ -164,8 +164,8 @@ describe("live page", () => {
     });
     const age = async () => {
       await page.evaluate(() => { window.ages = []; });
-      await happens(() => page.evaluate(() => window.ages.length >= 32), "no frames are seen");
-      return page.evaluate(() => window.ages.sort((a, b) => a - b)[16]);
+      await happens(() => page.evaluate(() => window.ages.length >= 16), "no frames are seen");
+      return page.evaluate(() => window.ages.sort((a, b) => a - b)[8]);
     };
     await page.waitForTimeout(2000);
     const before = await age();
