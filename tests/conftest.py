@@ -42,7 +42,7 @@ APART = ("test_host_server_start.py", "test_host_text.py", "test_host_model.py",
 COMPILER = ["test_model_compile.py", "test_model_accuracy.py", "test_model_eight_bit.py", "test_vae_memory.py"]
 COMPILER += ["test_model_eight_bit_attention.py", "test_loader_experts.py", "test_loader_checkpoint.py", "test_nf4.py"]
 COMPILER += ["test_comfy_formats.py", "test_own_format.py", "test_vae_convolution.py", "test_choice.py", "test_fuzz.py"]
-COMPILER += ["test_loader_damage.py", "test_quantize_writer.py", "test_quantize.py"]
+COMPILER += ["test_loader_damage.py", "test_quantize_writer.py", "test_quantize.py", "test_rotation.py"]
 """Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes or comfy-kitchen, or to count
 bytes. Only their tests import it: otherwise every process would, as it collects."""
 LONG = ["test_live_browser.py", *COMPILER, *(HERE / "data/long_files.txt").read_text().split()]

@@ -111,6 +111,14 @@ def test_the_engine_imports_heavy_packages_only_when_it_needs_them(imported, par
     assert "torch" in imported[part]
 
 
+def test_no_test_file_imports_torchs_compiler_as_it_is_collected():
+    """Every process that runs tests collects all files; tests/conftest.py names those that import the compiler."""
+    names = r"(comfy_kitchen|bitsandbytes|torch\._dynamo)\b"
+    heavy = re.compile(rf'^(import |from |\w.*importorskip\("){names}', re.MULTILINE)
+    files = (ROOT / "tests").rglob("test_*.py")
+    assert [path.name for path in files if heavy.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_an_export_without_points_and_a_list_of_walks_need_no_torch():
     parts = ("export", "camera.formats.files", "headless.files.pictures", "headless.live.saved_walks")
     loaded = run(f"import sys, {', '.join(f'lingbot_world.{part}' for part in parts)}\nprint(*sys.modules)").split()

@@ -31,9 +31,12 @@ from test_model_accuracy import relative_rms
 from torch.nn import functional as F
 
 gguf = pytest.importorskip("gguf")
-kitchen = pytest.importorskip("comfy_kitchen")
-TensorWiseINT8Layout = pytest.importorskip("comfy_kitchen.tensor").TensorWiseINT8Layout
 WIDTH = 2 * GROUP
+
+
+@pytest.fixture(autouse=True)
+def kitchen():
+    return pytest.importorskip("comfy_kitchen")
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def by_kitchen(monkeypatch):
 
 
 @pytest.fixture(params=["its kernel", "without it"])
-def product(request, monkeypatch):
+def product(request, monkeypatch, kitchen):
     """comfy-kitchen's product, and ours where it has none."""
     if request.param == "its kernel":
         plain = kitchen.registry.get_implementation("int8_linear", backend="eager")
@@ -67,7 +70,8 @@ def weights():
     """A weight in each class of parameter that is rotated."""
     plain = torch.randn(96, WIDTH)
     eight_bit = encode_8bit(plain, dtype=torch.int8)
-    values, params = TensorWiseINT8Layout.quantize(plain, per_channel=True, convrot=True, convrot_groupsize=GROUP)
+    layout = pytest.importorskip("comfy_kitchen.tensor").TensorWiseINT8Layout
+    values, params = layout.quantize(plain, per_channel=True, convrot=True, convrot_groupsize=GROUP)
     fields = {"scale": params.scale, "convrot": True, "convrot_groupsize": GROUP}
     return {
         "wide": WideParameter.of(plain),
@@ -76,7 +80,7 @@ def weights():
     }
 
 
-def test_the_rotation_is_the_librarys_and_its_own_inverse(by_kitchen):
+def test_the_rotation_is_the_librarys_and_its_own_inverse(by_kitchen, kitchen):
     x = torch.randn(7, WIDTH)
     values, scales = kitchen.registry.get_implementation("quantize_int8_convrot_weight")(x, GROUP)
     assert torch.allclose(values * scales.view(-1, 1), rotate(x), atol=0.02)
@@ -92,7 +96,7 @@ def test_outliers_cost_less(by_kitchen, product):
 
 
 @pytest.mark.parametrize(("old", "capability"), [(False, (8, 6)), (True, (8, 6)), (False, (7, 5))])
-def test_gelu_is_applied_as_an_input_is_quantized(by_kitchen, product, monkeypatch, old, capability):
+def test_gelu_is_applied_as_an_input_is_quantized(by_kitchen, product, kitchen, monkeypatch, old, capability):
     """Old versions of comfy-kitchen cannot get GELU(x), and on Turing a copy of x would hold it."""
     monkeypatch.setattr(products_8bit, "card_of", lambda device: Card("nvidia", "A Card", capability))
     x, weight, bias = torch.randn(50, WIDTH), torch.randn(96, WIDTH), torch.randn(96)
@@ -193,7 +197,7 @@ def test_comfy_kitchen_runs_on_the_gpu_of_its_operands(work, monkeypatch):
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_torch_multiplies_where_comfy_kitchen_cannot_rotate(monkeypatch, old):
+def test_torch_multiplies_where_comfy_kitchen_cannot_rotate(monkeypatch, kitchen, old):
     """Its versions before 0.2.20 have no rotation."""
     if old:
         monkeypatch.setattr(kitchen.registry, "get_implementation", lambda *_names, **_given: {}["no such function"])
