@@ -45,9 +45,9 @@ KINDS = sorted(ggml.BLOCKS)
 Case = Callable[[], object]
 
 
-ALIKE = ("cuda:80", "cuda:86", "cuda:100", "hip:gfx942", "hip:gfx1151", "hip:gfx1201")
-"""Cards for which one variant of each kernel is compiled. All variants are compiled for 7.5, 8.9, 9.0, 12.0, gfx1100,
-of which each of these has a relative with no more shared memory."""
+ALIKE = ("cuda:80", "cuda:86", "cuda:100", "cuda:120", "hip:gfx942", "hip:gfx1151", "hip:gfx1201")
+"""Cards for which one variant of each kernel is compiled. All variants are compiled for 7.5, 8.9, 9.0 and gfx1100, of
+which each of these has a relative with no more shared memory."""
 
 
 class Cards:
