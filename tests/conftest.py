@@ -4,12 +4,13 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from comfy_server import comfy_base, comfy_host, comfy_server  # noqa: F401
+from filelock import FileLock
 
 HERE = Path(__file__).parent
 BESIDE = HERE.parent.parent / "shared"
@@ -128,7 +129,23 @@ def toy_package(tmp_path_factory) -> Path:
     """Tiny random models of every kind, an image and a camera path; nobody writes into it."""
     from lingbot_world.toy import write_toy_package
 
-    return write_toy_package(tmp_path_factory.mktemp("toy"))
+    return _made_once(tmp_path_factory, write_toy_package)
+
+
+@pytest.fixture(scope="session")
+def toy_world(tmp_path_factory) -> Path:
+    """The trained toy package; nobody writes into it."""
+    from lingbot_world.toy import write_toy_world
+
+    return _made_once(tmp_path_factory, write_toy_world)
+
+
+def _made_once(factory: pytest.TempPathFactory, write: Callable[[Path], Path]) -> Path:
+    """Return the folder that one of the processes of a run has written for all."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / write.__name__
+    with FileLock(f"{folder}.lock"):
+        return folder if folder.exists() else write(folder)
 
 
 @pytest.fixture

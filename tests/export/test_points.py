@@ -12,7 +12,6 @@ from lingbot_world.export.preview import ALONG, CAMERAS, EDGES, draw_preview
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.live.opening import open_live
 from lingbot_world.live import Session
-from lingbot_world.toy import write_toy_world
 from PIL import Image
 from rendered_room import render_room
 
@@ -157,8 +156,8 @@ def test_a_camera_that_only_rotates_has_no_points(video, room, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_the_toys_walk_agrees_with_its_poses_in_its_first_three_seconds(tmp_path, capsys):
-    engine, start = open_live(write_toy_world(tmp_path / "toy"), chunk=1, device="cpu")
+def test_the_toys_walk_agrees_with_its_poses_in_its_first_three_seconds(toy_world, tmp_path, capsys):
+    engine, start = open_live(toy_world, chunk=1, device="cpu")
     with Session(engine, start, folder=tmp_path / "walks", fps=0) as session:
         session.press("w")
         for frames in session:

@@ -13,18 +13,16 @@ from browser_runner import run_live
 from lingbot_world.camera.moves.keys import STEP
 from lingbot_world.headless.command.cli import main
 from lingbot_world.live.camera import WALKING_SPEED
-from lingbot_world.toy import write_maze
 from live_cases import Server
 
 WEB = Path(lingbot_world.__file__).parent / "web" / "live"
 
 
 @pytest.fixture(scope="module")
-def walked(tmp_path_factory):
+def walked(toy_world, tmp_path_factory):
     """What the tests in the browser say, and the folder of the walks."""
     folder = tmp_path_factory.mktemp("live")
-    package = write_maze(folder / "maze")
-    words = ["live", package, "--no_open", "--port", "0", "--walks", folder / "walks"]
+    words = ["live", toy_world, "--no_open", "--port", "0", "--walks", folder / "walks"]
     words += ["--width", 160, "--height", 96]  # small enough for 16 frames a second on a CPU that has other work
     process = subprocess.Popen(
         [sys.executable, "-m", "lingbot_world", *map(str, words)],

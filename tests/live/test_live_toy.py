@@ -14,18 +14,17 @@ from lingbot_world.tools.toy.measure import decibels
 from lingbot_world.tools.toy.pack import example
 from lingbot_world.tools.toy.paths import STEP
 from lingbot_world.tools.toy.render import render
-from lingbot_world.toy import write_toy_world
 
 CHUNKS = 6
 
 
 @pytest.mark.slow
-def test_pictures_move_as_w_is_held(tmp_path):
+def test_pictures_move_as_w_is_held(toy_world, tmp_path):
     """A unit of the walk's path is as long as the toy's own longest step."""
     scene = example()
     engine, _ = open_live(
-        write_toy_world(tmp_path / "toy") / "lingbot_world_fast",
-        image=tmp_path / "toy/example/image.png",
+        toy_world / "lingbot_world_fast",
+        image=toy_world / "example/image.png",
         prompt=scene.rooms.captions()[0],
         width=160,
         height=96,
@@ -47,10 +46,9 @@ def test_pictures_move_as_w_is_held(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_picture_stays_what_it_is_for_a_minute_without_an_input(tmp_path, monkeypatch):
+def test_a_picture_stays_what_it_is_for_a_minute_without_an_input(toy_world, tmp_path, monkeypatch):
     """The minute is played: each look of the thread is a second later."""
-    package = write_toy_world(tmp_path / "toy")
-    engine, start = open_live(package, width=160, height=96, chunk=1, device="cpu")
+    engine, start = open_live(toy_world, width=160, height=96, chunk=1, device="cpu")
     made, looks, now = [], threading.Semaphore(0), [0.0]
     with Session(engine, start, folder=tmp_path / "walks") as session:
         stands = session._update_still

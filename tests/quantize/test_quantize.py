@@ -10,7 +10,6 @@ from lingbot_world.model.quantized import codec
 from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights
-from lingbot_world.toy import write_toy_world
 from lingbot_world.toy.weights import vae_tensors
 from lingbot_world.weights.quantized import quantized_tensors
 from quantize_cases import run, silent
@@ -81,9 +80,9 @@ def test_search_leaves_a_third_less_error_for_inputs_that_are_alike_in_a_block()
     assert searched < 0.7 * plain
 
 
-def test_search_keeps_a_trained_camera_layer_better_than_the_largest_value(tmp_path):
+def test_search_keeps_a_trained_camera_layer_better_than_the_largest_value(toy_world):
     """The toy's was trained with inputs of which 256 are alike, so the sums of its blocks count."""
-    expert = open_checkpoint(write_toy_world(tmp_path) / "low_noise_model")
+    expert = open_checkpoint(toy_world / "low_noise_model")
     weight = expert.tensors["patch_embedding_wancamctrl.weight"].view().float()
     plain, squares, searched = (
         summed_error(weight, 256, first=3, **kw) for kw in ({}, {"search": True, "sum_weight": 0}, {"search": True})

@@ -15,7 +15,6 @@ from lingbot_world.sampling import StepReuse
 from lingbot_world.tools.toy.measure import decibels
 from lingbot_world.tools.toy.paths import FRAMES
 from lingbot_world.tools.toy.render import LENS
-from lingbot_world.toy import write_toy_world
 from lingbot_world.toy.package import EXPERTS
 from lingbot_world.vae import decode_latent, encode_first_frame
 from toy_rooms import MOVES, SHOWN, SIZE, Places
@@ -45,8 +44,8 @@ class World(Places):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return World(write_toy_world(tmp_path_factory.mktemp("world")))
+def world(toy_world):
+    return World(toy_world)
 
 
 @pytest.fixture(scope="module")
