@@ -106,7 +106,7 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(FrameWriter, "write", write_frames)
 
     def queue(_cls, latent, *_devices):
-        return of(latent)._replace(wait=lambda: happened.append("wait"), queued=True)
+        return of(latent)._replace(wait=lambda: happened.append("wait"), from_gpu=True)
 
     monkeypatch.setattr(HostCopy, "of", classmethod(queue))
     return happened
@@ -151,7 +151,7 @@ def test_an_interrupt_while_a_chunk_is_waited_for_loses_nothing(causal, as_on_a_
             raise KeyboardInterrupt
 
     monkeypatch.setattr(
-        HostCopy, "of", classmethod(lambda _cls, latent, *_: of(latent)._replace(wait=wait_for_gpu, queued=True))
+        HostCopy, "of", classmethod(lambda _cls, latent, *_: of(latent)._replace(wait=wait_for_gpu, from_gpu=True))
     )
     with pytest.raises(KeyboardInterrupt):
         run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
