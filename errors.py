@@ -12,8 +12,8 @@ class CancelledError(Exception):
 
 
 class LingBotError(ValueError):
-    """The base class of errors that a user can fix. A message has arguments in backticks, such as `ckpt`, which the
-    command prints as flags, --ckpt."""
+    """The base class of errors that a user can fix. Messages quote parameter names in backticks; the command prints
+    `ckpt` as --ckpt."""
 
 
 class CheckpointError(LingBotError):

@@ -31,7 +31,7 @@ class Reported(str):
 
 
 def notes_on_unknown(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a note that lists those of a file's `names` that are not in `fields`. The list is empty if all are."""
+    """Return a list of at most one note: which of a file's `names` are not in `fields`."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:

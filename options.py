@@ -26,8 +26,8 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The number format of matrix products in the blocks' linear layers. "auto" and "bf16": no 8-bit products, the model's
-dtype; "8bit": fp8 or int8, by the device."""
+"""The number format of matrix products in the blocks' linear layers. "auto", "bf16": the model's dtype, even if not
+bf16; "8bit": fp8 or int8, by the device."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """The number format of matrix products in self-attention. "auto" and "exact" keep the model's dtype; "8bit" selects the
 device's 8-bit kernel."""
@@ -120,8 +120,8 @@ class Window:
         return chosen
 
     def in_cache(self, video_frames: int, chunk: int) -> Window:
-        """Return the window of the KV cache: its `frames` is 1 to `video_frames`, the video's latent frames, and its
-        sink leaves room for a chunk."""
+        """Return the KV cache's window: `frames` at most `video_frames`, which also replaces 0, and `sink` at most
+        `frames - chunk`."""
         frames = min(self.frames or video_frames, video_frames)
         return Window(frames, min(self.sink, frames - chunk))
 

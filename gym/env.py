@@ -34,7 +34,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     latent_frame: the index of the chunk's first latent frame.
     action: the action held during the chunk; absent after `reset`.
 
-    An environment shares the previous one's model if both have the same, hashable arguments.
+    An environment shares the previous one's model if their arguments are equal and hashable.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
@@ -155,7 +155,7 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
 
 
 def _open(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return a model's engine and default start, cached until a call with other hashable arguments."""
+    """Return a model's engine and default start. Unhashable arguments bypass the cache of one entry."""
     try:
         return _open_cached(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

@@ -93,7 +93,7 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes about the 8-bit formats. Raise InputError for a format that the device or the model cannot use."""
+    """Return notes for the user about 8-bit formats. Raise InputError for formats that device or model cannot use."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 

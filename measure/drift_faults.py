@@ -13,21 +13,21 @@ brightness: the maximum change in grey levels (0 to 255)."""
 MIN_TRACKED_SHARPNESS = 0.35
 """The limit, like MIN_SHARPNESS, for tracked scene content, which loses detail as the camera comes closer."""
 GROWTH_S, MAX_GROWTH = 5.0, 2.0
-"""The limits of tracked content grow by the factor 1 + seconds / GROWTH_S, for tint and brightness at most MAX_GROWTH.
-The limits of sharpness and colourfulness grow as logarithms."""
+"""The limits of tracked content widen with time, by g = 1 + seconds / GROWTH_S. Tint, brightness: limit * min(g,
+MAX_GROWTH). Sharpness, colourfulness: limit ** g."""
 STILL = 0.02
 """A frame is frozen if its change is below this fraction of the third quartile of all frames' changes."""
 FROZEN_S = 0.4
 FLICKER = 1.0
 """A video flickers if the median of |second difference of brightness| / 2 over half a second exceeds this (of 255)."""
 MOTION_JUMP, RESIDUAL_RATIO = 2.0, 1.8
-"""A seam's motion differs from the neighbouring frames' median by more than MOTION_JUMP pixels, or its residual is more
-than RESIDUAL_RATIO times their median."""
+"""The minimum jump at a seam, in pixels from the neighbouring frames' median motion, or as a multiple of their median
+residual."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
 REPEAT_RATIO, REPEAT_CHANGE, REPEAT_GAP_S = 0.25, 0.1, 1.0
-"""A frame repeats one at least REPEAT_GAP_S earlier if they differ by less than REPEAT_RATIO times the local change per
-frame, and this change exceeds REPEAT_CHANGE grey levels."""
+"""For a repeated frame: its maximum difference relative to the median frame-to-frame change nearby, the minimum of that
+change in grey levels, and the minimum distance in seconds."""
 
 
 class Fault(NamedTuple):
@@ -90,8 +90,8 @@ def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.n
 
 
 def _start_of_change(curve: np.ndarray, end: int) -> int:
-    """Return the frame at which the change that leads to curve[end] began. A step below a quarter of the last steps'
-    maximum interrupts the change."""
+    """Return the frame at which the rise or fall to curve[end] began: after the last step below a quarter of the final
+    2*STRIDE steps' maximum."""
     steps = np.sign(curve[end]) * np.diff(curve[: end + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max(initial=0) / 4)
     return int(rests[-1]) + 1 if len(rests) else 0

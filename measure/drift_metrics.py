@@ -117,8 +117,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame, the previous frame, and the last earlier frame whose number is a multiple of STRIDE. A frame
-    that is missing or of another size is None."""
+    """Yield each frame, its predecessor, and the latest earlier frame with an index divisible by STRIDE. Missing frames
+    and frames of another size are None."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):

@@ -14,8 +14,8 @@ from .mapping import ERROR_PX, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, opencv, resize, track_points
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""The default distance of keyframes in frames, and the minimum and maximum number of keyframes, which change the
-distance in short and long videos."""
+"""The default distance between keyframes in frames, and the minimum and maximum numbers of keyframes. The distance
+adapts to stay within these limits."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
@@ -83,8 +83,8 @@ class VideoCamera:
         return self.residual(first, last, turn, 0.75)
 
     def residual(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
-        """Return the quantile `share` of the points' residuals in pixels under `motion` [4, 4], the pose of `last`
-        relative to `first`."""
+        """Return the points' residual in pixels at the quantile `share`. `motion` [4, 4] is the pose of `last` relative
+        to `first`."""
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
             return float(np.quantile(_ray_angles(before, after, motion[:3, :3]), share)) * self.focal
@@ -105,8 +105,8 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def fit_error(self) -> float:
-        """Return the median over keyframe pairs of the points' third-quartile residual in pixels; infinity without
-        enough points."""
+        """Return the poses' median third-quartile residual, in pixels, over keyframe pairs PAIR_DISTANCE apart;
+        infinity without enough points."""
         known = self.registered
         apart = min(PAIR_DISTANCE, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
@@ -121,7 +121,7 @@ def find_camera(
     """Return the camera of a video, estimated from grey frames, uint8 [H, W]. Raises CameraError for an invalid video,
     DependencyError without OpenCV or pycolmap.
 
-    lens: an array fx, fy, cx, cy in pixels of 832x480, or the field of view in degrees; None: estimated.
+    lens: fx, fy, cx, cy in pixels of 832x480, or the horizontal field of view in degrees; None: estimated.
     stride: the minimum distance of keyframes in frames; None: chosen by the video's length.
     """
     opencv(), pycolmap()

@@ -43,7 +43,7 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 
 
 def _check_files(text_encoder: str) -> None:
-    """Check the text encoder and its AUTO tokenizer. Another choice of `tokenizer` is checked when the node runs."""
+    """Check the text encoder, and the tokenizer that "auto" selects. Other tokenizers are checked at run time."""
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 

@@ -51,7 +51,7 @@ def lock_output(file: Path, parts: str = "") -> Iterator[None]:
     """A context that locks an output file against other runs and removes old temporary files. Raises InputError if
     another run has the lock or the folder cannot be written.
 
-    parts: a glob pattern of the output's file names, if there are several.
+    parts: the glob of the files whose temporary files are removed; "": `file`.
     """
     file = _resolved(file)
     made = _make_folders(file.parent)

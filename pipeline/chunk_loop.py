@@ -129,7 +129,8 @@ def rollout(
     y: [1, 20, f, h, w], the mask and the image latent.
     context: [1, L, D], the prompt embedding.
     camera: [1, 384, f, h, w], from `camera_embedding`; None without camera layers.
-    window, sink: the attention window in latent frames (see `Window`); None: all.
+    window, sink: see `Window`; `window` None: all frames.
+    renoise: returns new noise.
     """
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(

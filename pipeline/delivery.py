@@ -33,8 +33,8 @@ class HostCopy(NamedTuple):
 
 
 class Delivery(Generic[T]):
-    """A queue that passes a chunk to the function `deliver` once the next chunk's first forward is queued on the GPU.
-    Chunks on a CPU are passed at once.
+    """A queue that calls `deliver(latent, item)` for a chunk once the next chunk's first forward is queued on the GPU.
+    Chunks on a CPU are delivered at once.
 
     latents: the latents delivered so far, on the CPU.
     """

@@ -51,8 +51,8 @@ def output_geometry(
     rounded down to multiples of 16.
 
     frames: the maximum number of frames; the result has 4n+1, in n+1 latent frames.
-    n_poses: the number of camera poses, also a maximum of the frames.
-    chunk: the divisor of n+1.
+    n_poses: the number of camera poses, also a maximum.
+    chunk: n+1 is rounded down to its multiple.
 
     Raises InputError for a side that is too small or too large, CameraError for too few poses or frames.
     """
@@ -92,8 +92,8 @@ def image_conditioning(image_latent: Tensor) -> Tensor:
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """Yield the conditioning of each chunk, [1, 20, chunk, h, w], endlessly. After the end of `image` [1, 16, n, h, w],
-    its last frame is repeated."""
+    """Yield each chunk's conditioning [1, 20, chunk, h, w], endlessly: mask and `image`, a latent [1, 16, n, h, w]. The
+    last of its n frames repeats."""
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
         indices = range(first, first + chunk)

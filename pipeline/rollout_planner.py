@@ -1,4 +1,4 @@
-"""The choice of GPU or host memory for a causal run's weights, keys and values, in the command."""
+"""The command's choice of GPU or host memory for a causal run's weights, keys and values."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +18,7 @@ from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, c
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The maximum fraction of free host memory that pinned keys and values fill together with the page cache of streamed
-weights."""
+"""The maximum fraction of free host memory for pinned keys and values plus the page cache of streamed weights."""
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,10 @@ class RolloutSpec:
         *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
-        """Yield the inputs of each chunk: first the chunks of the state to continue, then this run's f latent frames.
+        """Yield the inputs of each chunk: first the chunks of the state to continue, then this run's.
 
-        image: [1, 16, n, h, w], the latent of the start image and grey frames; after n frames the last one repeats.
-        noise: [1, 16, f, h, w].
+        image: [1, 16, n, h, w], the latent of the start image and grey frames; the last frame repeats if needed.
+        noise: [1, 16, f, h, w], for this run.
         context, negative: [1, L, D], the prompt embeddings.
         later: further prompt embeddings by the index of their first chunk in this run.
         """
@@ -155,7 +155,7 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """Yield the inputs of a saved state's chunks. `conditioning` yields each chunk's mask and image latent, [1, 20,
+    """Yield a saved state's chunks as inputs with `made` set. `conditioning` yields mask and image latent, [1, 20,
     chunk, h, w]."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):

@@ -64,7 +64,7 @@ class WorldState:
     scale: the divisor of translations; 0 until the camera has moved.
     release: the release that made the last frames, or "".
     flags: float64 [f, 4], an action model's W, A, S, D; else None.
-    threads: torch's CPU threads, to continue with the same; 0: not recorded.
+    threads: torch's CPU threads, on which rounding depends; 0: not recorded.
     """
 
     latent: Tensor
@@ -91,7 +91,7 @@ class WorldState:
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
-        """Raise InputError if a run with these settings cannot continue the video. `guided`: whether the run uses a
+        """Raise InputError if these settings cannot continue the video. `chunk` None: as in the state; `guided`: with a
         negative prompt."""
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])

@@ -22,11 +22,11 @@ STATISTICS = Path("/proc/stat")
 
 
 def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
-    """Set torch's number of CPU threads to the number of idle cores, within limits. Return a note if busy cores reduced
-    it, else "".
+    """On a CPU `device`, set torch's number of threads to the number of idle cores, at least half the maximum. Return a
+    note if busy cores reduced it, else "".
 
-    elements: the number of a layer's output elements, which limits the threads; None: no limit.
-    recorded: the saved state's number of threads, which is used unchanged; 0: none.
+    elements: a layer's output elements, which limit the threads; None: no limit.
+    recorded: the saved state's threads, used unchanged; 0: none.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""

@@ -51,10 +51,10 @@ def sample(
     y: [1, 20, f, h, w], the mask and the image latent.
     context: [1, L, D], the prompt embedding.
     context_null: the negative prompt's; None only if all scales are 1.
-    camera: [1, 384 or 448, f, h, w].
+    camera: [1, 384, f, h, w], from `camera_embedding`; 448 for action models.
     boundary: the lowest timestep of `high`, as a fraction of 1,000.
-    guide_scale: (low, high), as in the official command, or one number for both.
-    camera_cache_bytes: the cache's limit; 0: no cache.
+    guide_scale: (low, high), or one number for both.
+    camera_cache_bytes: the camera cache's limit; 0: none.
     step_reuse: skips model calls; a new object for each call.
     guidance_group: two processes, one for each prompt.
     """
@@ -146,8 +146,8 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded only once. For the callback and the
-    camera cache see `sample`."""
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once. `together`: the process
+    groups. For other arguments see `sample`."""
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]

@@ -166,15 +166,15 @@ class World:
         renoise: Renoise,
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w]. Raises InputError if an earlier
-        cache update was interrupted.
+        """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w]. Raises InputError after an
+        interrupted cache update.
 
         noise: [1, 16, chunk, h, w].
         y: [1, 20, chunk, h, w], the mask and the image latent.
-        camera: [1, 384 or 448, chunk, h, w]; None without camera layers.
-        callback: callback(index), called after each forward or guided pair of forwards.
+        camera: [1, 384, chunk, h, w], or 448 for action models; None without camera layers.
+        callback: called after each forward, or guided pair, with its index.
 
-        Tensors in pinned memory must stay unchanged until the GPU has finished the chunk.
+        Pinned tensors must stay unchanged until the GPU has finished the chunk.
         """
         forwards, done = count(), callback or (lambda _index: None)
         if self._finish_last_chunk():
@@ -207,8 +207,7 @@ class World:
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Compute an earlier chunk's keys and values again, by one forward on its finished `latent` [1, 16, chunk, h,
-        w]."""
+        """Append a finished chunk to the KV cache, by one forward on its `latent` [1, 16, chunk, h, w]."""
         self._finish_last_chunk()
         chunk = self._begin(y, camera, cached=False)  # no second forward would read the camera cache
         for branch in self._branches:
@@ -247,8 +246,7 @@ class World:
         return self._model(x, timesteps, chunk.prompts[branch.number], chunk.camera, options).float()
 
     def _upload_camera(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device. A camera in host memory with the values of the last one is not
-        uploaded again."""
+        """Return a copy of `camera` on the device: the last copy if `camera` is in host memory and unchanged."""
         if camera.device.type == self._device.type:
             return camera.clone()  # always: a comparison on a GPU waits for all queued kernels
         if self._camera is not None and same(self._camera[0], camera):
@@ -266,7 +264,7 @@ class World:
         return self._camera[1]
 
     def _finish_last_chunk(self) -> bool:
-        """Run the last chunk's clean pass in the remaining branches. Return False if it was finished before."""
+        """Run the last chunk's pending clean passes, one for each branch. Return False if none was pending."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a cache update was interrupted; continue from a saved "

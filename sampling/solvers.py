@@ -68,8 +68,7 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, x0_before: Tensor, x0: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return the next step's x, at levels[-1]. `x` and `x0` belong to levels[-2], `x0_before` to levels[-3]; order 1
-    ignores `x0_before`."""
+    """Return x at levels[-1] from `x` and `x0` at levels[-2]. Order 2 also uses `x0_before`, of levels[-3]."""
     if order == 2:
         x0 = x0 + 0.5 * (x0_before - x0) / _ratio(levels)
     return _move(x, x0, levels[-2], levels[-1])

@@ -18,7 +18,7 @@ EXAMPLE = "example"
 CAUSAL = "lingbot_world_fast"
 """The folder of the causal model, named as in the official package."""
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
-"""The folders of the two base experts in the trained toy package."""
+"""The trained toy package's expert folders. `refuse_other` looks for them too."""
 MODEL_FOLDERS = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 """The model folders that the trained or the random toy package contains."""
 LOCK_NAME = "toy"

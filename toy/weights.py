@@ -32,8 +32,8 @@ class Weights:
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """Return a random norm scale (a gamma or 1-D weight), bias (another 1-D tensor) or weight. A weight multiplies
-        its input's variance by `gain` squared."""
+        """Return a random norm scale, bias or layer weight, chosen by `name` and rank. A layer weight multiplies its
+        input's variance by `gain` squared."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:

@@ -1,4 +1,4 @@
-"""Errors that another node's code raises while a model samples: the message names the node."""
+"""Conversion of exceptions in other nodes' code during sampling into errors that name the node."""
 
 import linecache
 import traceback

@@ -139,8 +139,8 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) downstream of the running node whose VAE restarts at each tile in
-    time. `frames` is the latent's length."""
+    """Return a warning for each downstream VAE Decode (Tiled) with ComfyUI's VAE that decodes `frames` latent frames in
+    temporal tiles, each as a new video."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

@@ -1,4 +1,4 @@
-"""A check of a start image whose colours ComfyUI's Load Image reads differently from browsers."""
+"""Detection of start images whose colours differ between ComfyUI's Load Image and browsers."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -103,7 +103,7 @@ def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, assume_last: bool) -> Iterator[str]:
-    """Yield a warning if a video's last run leaves noise. Without a graph, `assume_last` tells if it is the last."""
+    """Yield a warning if the final run leaves noise. With no known graph, `assume_last` decides if a run is final."""
     level, short = last_noise_level(sampler, sigmas)
     if level <= LEVEL_TOLERANCE or bool((sigmas.diff() > 0).any()):
         return

@@ -29,7 +29,8 @@ def text_node_warnings() -> Iterator[str]:
 
 
 def embedding_warnings(place: str, text: str) -> list[str]:
-    """Return a warning, beginning with `place`, for each `embedding:name` in `text`. Its file is not looked up."""
+    """Return a warning, beginning with `place`, for each `embedding:name` in `text`: ComfyUI only logs missing
+    files."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and only its log reports it."

@@ -34,11 +34,11 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 """The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The file part of a causal model's list entry "folder/file": _ONE_FILE, or SHARDS for a folder with shards."""
+"""The file part of a causal model's list entry "folder/file", for one file and for shards."""
 
 
 def register() -> None:
-    """Register `lingbot_world` as a model folder of ComfyUI, and lists of GGUF files."""
+    """Register the model folder `lingbot_world`, and lists of GGUF models and text encoders."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
@@ -219,7 +219,7 @@ def _package_experts() -> Iterator[str]:
 
 
 def _names_in_packages(subfolder: str, file_pattern: str) -> Iterator[str]:
-    """Yield "package/name" for each `subfolder`, and for weight files whose lower-case name matches the glob."""
+    """Yield "package/name" for each package's `subfolder`, and for its weight files that match the glob."""
     for package in _folders():
         if is_true_of(is_model_folder, package / subfolder):
             yield f"{package.name}/{subfolder}"

@@ -20,7 +20,7 @@ def measure_image(
     """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera path. Raise CameraError if the video cannot
     be measured.
 
-    every: the number of frames between keyframes; 0 means 8.
+    every: the interval between keyframes in frames; 0 selects 8.
     size: the drawing's (width, height) in pixels.
 
     Return a drawing as an IMAGE, a summary's lines, and the lines of a table of errors.

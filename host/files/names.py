@@ -1,4 +1,4 @@
-"""Checks of the names of files and folders in workflows, which may come from a stranger or another operating system."""
+"""Checks of file and folder names in untrusted workflows and in workflows from other operating systems."""
 
 import re
 

@@ -24,7 +24,7 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """Return the names of all models and text encoders that are not known to be in 4 bits."""
+    """Return the names of all models and text encoders that are not already in 4 bits."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _can_quantize(resolve_source(name)))
@@ -57,8 +57,8 @@ def device() -> str:
 
 @contextmanager
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` for the running node's progress bar, which shows no text. The callback
-    raises ComfyUI's interrupt exception if the user cancels."""
+    """Yield a callback `progress(done, total)` for the node's progress bar. `_name` and `_unit` are ignored. The
+    callback raises ComfyUI's interrupt exception if the user cancels."""
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:
@@ -81,7 +81,7 @@ def _can_quantize(path: Path) -> bool:
 
 @lru_cache(1024)
 def _holds_quantizable(path: Path, _fingerprint: str) -> bool:
-    """Whether `path` holds a model or text encoder not yet in 4 bits. `_fingerprint` is a key of the result's cache."""
+    """Whether `path` holds a model or text encoder not yet in 4 bits. `_fingerprint` is only part of the cache key."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
     return known and not any(map(component_owner, names))

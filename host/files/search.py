@@ -1,4 +1,4 @@
-"""Searches below ComfyUI's model folders, safe for names from a stranger's workflow."""
+"""Searches below ComfyUI's model folders, safe for untrusted names."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ def resolve(name: str, model_folders: tuple[str, ...], label: str, exists: Calla
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return path, mtime and size of each file, in folders recursively. Raise OSError for a missing file."""
+    """Return path, mtime and size of files in `paths`, recursively. Skip None; raise OSError for missing paths."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -65,7 +65,7 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> set[str]:
-    """Return the names, but the folder in place of its shards. Of shards outside folders, only the first stays."""
+    """Return `names` with shards replaced by their folder. Of shards without a folder, only the first is kept."""
     parts = ((name, name.rpartition("/")[0], SHARD.search(name)) for name in names)
     return {shard and folder or name for name, folder, shard in parts if not shard or folder or int(shard[1]) == 1}
 

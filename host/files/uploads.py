@@ -50,9 +50,9 @@ def store_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store uploaded camera files, (name, content) each, in a folder of ComfyUI's input folder, and unpack zip
     archives. Raise CameraError, with nothing stored, if none is usable.
 
-    kind: the key in LISTS of the input that gets the files.
+    kind: the input that lists the files, a key of LISTS.
 
-    Return the name that the input selects, and all names in its list.
+    Return the name to select in the input, and all its choices.
     """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")

@@ -32,7 +32,7 @@ from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 CAMERA = "lingbot_camera"
 """The key of the camera in a conditioning: a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] with actions."""
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
-"""The transformer_options key of the CameraCacheMode: "auto" (use free memory), "gpu" (unload models) or "off"."""
+"""The transformer_options key of the CameraCacheMode: "auto" (free memory), "gpu" (unloads models for space), "off"."""
 BATCH_HEADROOM = 1.5
 """ComfyUI runs prompt and negative prompt as one batch only if this multiple of the batch's memory is free."""
 _FREE_LOCK = threading.Lock()
@@ -109,7 +109,7 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 
 
 class LingBotWorldExpert(comfy.model_base.WAN21):
-    """ComfyUI's BaseModel for an expert or a causal model, with the engine's transformer and a camera."""
+    """ComfyUI's BaseModel for all models, causal ones included, with the engine's transformer and a camera."""
 
     def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
@@ -159,7 +159,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def restart_option_check(self) -> None:
-        """Begin a run's check of transformer_options: a key that first appears in a later step causes a warning."""
+        """Reset the transformer_options check for a new run, which warns of keys absent from its first step."""
         self.first_step_options, self.last_warning = None, ""
 
     def _check_options(self, options: dict) -> None:

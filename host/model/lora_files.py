@@ -1,4 +1,4 @@
-"""ComfyUI's patches of a LoRA: those that fit the model, and tensors that ComfyUI's own loader ignores."""
+"""Corrections of ComfyUI's LoRA patches: misfits are removed, tensors that ComfyUI's loader ignores are added."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ SAME_SCALE = 1e-6
 NAMED = 3
 WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 AS_LORA = "model_as_lora"
-"""The kind, or first element, of ComfyUI's patch tuple that applies another model's weights as a LoRA."""
+"""The first element, or kind, of a ComfyUI patch that applies another model's weights as a LoRA."""
 SEVERAL = (
     "This node loads several LoRAs. Scales in their headers, and tensors that ComfyUI's loader leaves out, are applied "
     "only to LoRAs that have a node of their own."
@@ -31,7 +31,7 @@ SEVERAL = (
 
 
 def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's patches of a LoRA, with tensors and scales that ComfyUI's loader ignores. They are read from the
+    """Return ComfyUI's patches of a LoRA plus tensors and scales that ComfyUI's loader ignores. These are read from the
     running LoRA node's file. Without a readable file, return `patches` unchanged.
 
     shapes: the shape of each model parameter, by official name.
@@ -174,7 +174,7 @@ MIXTURE = (
 
 
 class _WeightToMerge(list):
-    """A weight and its patches, for a merge into another MODEL. `causal` tells whether a causal model has them."""
+    """A weight and its patches, for a merge into another MODEL. `causal`: whether they come from a causal model."""
 
     causal = False
 

@@ -77,7 +77,7 @@ class Linear(comfy.ops.manual_cast.Linear):
     """A linear layer with an unquantized or a quantized weight.
 
     arithmetic: the dtype of the matrix product; with a LoRA, 8 bits are not used.
-    own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
+    own_format: whether 8-bit mode multiplies NVFP4 (4-bit) and MXFP8 without conversion.
     file_parameters: the original parameters, views into the memory-mapped file.
     """
 
@@ -149,7 +149,7 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Apply torch's `fn`. Keep the view into the file if `fn` changes nothing or a PendingUpload accepts it."""
+        """Apply `Module._apply`'s `fn`. Keep the memory-mapped view if `fn` has no effect or an upload takes over."""
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):
@@ -169,7 +169,8 @@ class PendingUpload:
         self.registered: dict[str, tuple[Linear, str]] = {}
 
     def accept(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the "weight" or "bias". Return False if the device or dtype of `target` is not the upload's."""
+        """Register the "weight" or "bias". Return False if the requested device or dtype (`target`'s) is not the
+        upload's."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):

@@ -43,7 +43,7 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
     _last_sigma = math.inf
-    """The sigma of the latest forward with hook keyframes. It rises only where a chunk begins."""
+    """The last sigma seen with hook keyframes. A higher sigma means that a new chunk begins."""
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 

@@ -96,8 +96,8 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def no_effect_warning(options: Mapping[str, Any], exempt: set[str], blocks: int) -> str:
-    """Return a warning about patches and keys without effect in a step's transformer_options, or "". Keys in `exempt`,
-    from the run's first step, are skipped."""
+    """Return a warning about patches and keys without effect in a step's transformer_options, or "". `exempt`: the
+    first step's keys, which are checked elsewhere."""
     later = (options.keys() - exempt - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 

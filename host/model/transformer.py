@@ -200,6 +200,6 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _run_original_block(run, camera, arguments):
-    """Run the original block for a replacement from another node. Return {"img": hidden states [B, L, D]}."""
+    """Run a block on a patch's `arguments`, as its "original_block". Return {"img": hidden states [B, L, D]}."""
     x, e0, context, rope = (arguments[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, arguments["transformer_options"], inplace=False)}

@@ -36,7 +36,7 @@ class CachingVAE(comfy.sd.VAE):
         return self.cached[key].clone()
 
     def decode_tiled(self, samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
-        """Return the frames [1, F, H, W, 3], values 0 to 1, of a latent. Tiles always span all frames."""
+        """Return a latent's frames [1, F, H, W, 3], values 0 to 1. `tile_t` is ignored: tiles span all frames."""
         return super().decode_tiled(samples, *tiles, tile_t=_span_frames(tile_t, samples.shape[2]), **options)
 
     def encode_tiled(self, pixel_samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:

@@ -47,7 +47,7 @@ def register(server) -> None:
 
 
 def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
-    """Set the unused seed of each Camera Preset without shake to 0, so that a new seed keeps ComfyUI's cache valid."""
+    """Set an unused Camera Preset seed (no shake) to 0, so that changing it does not invalidate ComfyUI's cache."""
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
         if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
@@ -95,7 +95,7 @@ def _running_prompts() -> list[Prompt]:
 
 
 def _queue_items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's running queue items (number, id, prompt, extra data), and the finished item of prompt `run`."""
+    """Return ComfyUI's running queue items (number, id, prompt, extra data), plus the history's item with id `run`."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
@@ -118,7 +118,7 @@ class UnknownError(Exception):
 
 
 class PromptValues:
-    """An evaluator for the inputs of a prompt before it runs, without warnings. Each node is evaluated at most once."""
+    """An evaluator of a prompt's inputs before the run. Warnings are dropped; each node is evaluated at most once."""
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt

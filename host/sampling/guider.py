@@ -21,7 +21,7 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The low-noise expert's file begins to be read into the page cache this many steps before the expert's first step."""
+"""The number of steps before the low-noise expert's first step at which its file is prefetched into the page cache."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
@@ -151,7 +151,7 @@ class CallbackSampler(comfy.samplers.Sampler):
     """A sampler that calls `run(model, extra_args)` with ComfyUI's prepared model, and returns the noise unchanged."""
 
     may_run_causal = True
-    """The mark of a sampler that may run a causal model. Other samplers are refused for causal models."""
+    """A flag that permits causal models. Samplers without the flag are refused for causal models."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -177,8 +177,8 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Prepare the low-noise expert without its weights. This PREPARE_SAMPLING wrapper returns (model, conditioning,
-        copies on other devices)."""
+        """Wrap PREPARE_SAMPLING: prepare the low-noise expert, but postpone loading to `load_low()`. Return (model,
+        conditioning, MultiGPU copies)."""
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]

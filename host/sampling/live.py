@@ -51,8 +51,8 @@ class WalkOutputs(NamedTuple):
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING and text of a walk's first prompt. The source is `positive` (with text ""), else
-    `prompt`, else `state`. Raise InputError if all are missing."""
+    """Return a walk's first CONDITIONING and text. The first present source is used: `positive`, with text "", then
+    `prompt`, then `state`. Raise InputError without one."""
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
         show_warning(f"The node's prompt has no effect: {instead}.")
@@ -165,7 +165,7 @@ def _open_session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath
 
 
 def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
-    """Run the session. `lost` collects the reasons why files could not be written, also while the session closes."""
+    """Run the session. Reasons why files could not be written are appended to `lost`, even after the return."""
     callbacks = _WalkCallbacks(run, session, view, lost)
     session.run(callbacks.deliver, callbacks.tell, view.poll_client)
     album, store = callbacks.album, session.walk.store

@@ -58,8 +58,8 @@ class LiveRun:
 def make_engine(
     run: LiveRun, image: Tensor, new_world: Callable[[], World], new_vae_decoder: Callable[[bool], VideoDecoder]
 ) -> Engine:
-    """Return the engine of a walk. `image` is the start image's latent. `new_world()` returns an empty world;
-    `new_vae_decoder(exact)` a decoder, in fp32 if `exact`."""
+    """Return a walk's engine. `image` is the start image's latent. `new_world()` returns an empty world.
+    `new_vae_decoder(exact)` returns a decoder, in fp32 if `exact`."""
     spec = run.rollout.spec
     return Engine(
         config=spec.config,
@@ -93,7 +93,7 @@ class DecoderFactory:
     """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Raise CheckpointError for a VAE not of Wan 2.1. Chunks of `geometry` above VAE_SHARE are decoded in tiles."""
+        """Raise CheckpointError unless `vae` is Wan 2.1's. Use tiles if a chunk exceeds VAE_SHARE of free memory."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32

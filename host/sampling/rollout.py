@@ -58,7 +58,7 @@ class NodeRollout:
 class RolloutOutputs(NamedTuple):
     """The results of a rollout (a causal model's video).
 
-    latent: the LATENT of the whole video, including the part that was continued.
+    latent: the whole video's LATENT, including the earlier video that was continued.
     images: the new frames, an IMAGE [n, H, W, 3].
     """
 
@@ -205,7 +205,7 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Return `samples`. Raise InputError unless they are one video's nonzero latent with sides in multiples of STEP."""
+    """Check and return `samples`: one video's nonzero latent, pixel sides divisible by STEP. Else raise InputError."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(

@@ -105,8 +105,8 @@ def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, C
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video, and the bytes that it needs on the device besides the weights,
-    `reserved` included. Raise InputError if keys and values do not fit."""
+    """Return a causal video's memory plan, and the bytes needed on the device besides the weights, including `reserved`
+    bytes for other uses. Raise InputError if keys and values do not fit."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.cache_window.frames, precision, spec.guided)

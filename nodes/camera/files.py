@@ -29,7 +29,7 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return the files that may be read with a camera file: those with its suffix next to it, and ViPE's lens file."""
+    """Return the files that the reader may open: those in the folder with the file's suffix, and ViPE's lens file."""
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
     lens = path.parent.parent / "intrinsics" / path.name
@@ -115,7 +115,7 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, inputs: Mapping[str, Any]) -> None:
-    """Check that the camera file can be read, or only that it exists if one of `inputs` is linked or invalid."""
+    """Raise LingBotError if the camera file is missing or, with all `inputs` known and valid, cannot be read."""
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: inputs.get(name) for name in names}

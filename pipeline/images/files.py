@@ -51,7 +51,7 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
 
 
 def _read_pixels(image: Image.Image, head: bytes) -> Picture:
-    """Return `read_opened`'s pixels and the predicates of its notes, such as "is HDR"."""
+    """Return pixels, and notes that lack the file's name, such as "is HDR"."""
     _refuse_other_pixels(image, head)
     coding = coding_of(head)
     notes = _coding_notes(coding or coding_in_profile(image.info.get("icc_profile") or b""))
