@@ -39,7 +39,7 @@ class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight, which computes in its input's dtype.
 
     arithmetic: "fp8" or "int8" lets `prepared` multiply in 8 bits, if `changes` is empty.
-    own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights without conversion.
+    own_format: whether NVFP4 and MXFP8 weights keep their format in 8-bit arithmetic.
     changes: LoRAs to add to the weight, as matrices or pairs of factors.
     """
 
