@@ -2,8 +2,6 @@
 
 A walk's next visit begins with the latents that the model made (`Made`), so it learns to correct its own errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -54,10 +52,6 @@ class Made(NamedTuple):
 
     latent: Tensor
     known: Tensor
-
-    @classmethod
-    def nothing(cls, pool: Pool) -> Made:
-        return cls(pool.latent.clone(), torch.zeros(len(pool), dtype=torch.bool, device=pool.latent.device))
 
 
 class Layout(NamedTuple):
@@ -125,7 +119,9 @@ class Steps:
         """`random`: a generator on the parameters' device."""
         self.device = parameters.flat.device
         self.parameters, self.data, self.sizes, self.random, self.own = parameters, data, sizes, random, own
-        self.adversary, self.made = adversary, (Made.nothing(data.walks), Made.nothing(data.later))
+        known = (torch.zeros(len(pool), dtype=torch.bool, device=self.device) for pool in (data.walks, data.later))
+        latents = data.walks.latent.clone(), data.later.latent.clone()
+        self.adversary, self.made = adversary, [Made(*each) for each in zip(latents, known, strict=True)]
         self.config = config_of(parameters.named())
         parameters.flat.requires_grad_()
         self.dtype, self.parts = compute_dtype(self.device), fastest(self.device)

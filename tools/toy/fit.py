@@ -15,11 +15,10 @@ from .parameters import Parameters
 
 KEEP_EVERY, WARM_UP = 0.1, 100
 """The share of a training between two checkpoints; the steps until the full learning rate."""
-LOG_EVERY = 200  # the number of steps over which the logged loss is averaged
+LOG_EVERY, WARM_UPS = 200, 2  # the steps of a logged mean loss; runs before a CUDA graph is recorded
 MOMENTUM, LENGTH = 0.95, 0.2  # Muon's momentum, and the RMS of a step at a rate of 1
 OUTERMOST = "patch_embedding.weight", "encoder.conv1.weight", "conv1.weight", "conv2.weight", "decoder.head.2.weight"
 """Layers from or to pixels or latents."""
-WARM_UPS = 2
 
 R = TypeVar("R")
 Keep = Callable[[Parameters], None]  # writes a checkpoint of the moving average

@@ -7,7 +7,6 @@ TOY is what `lingbot-world toy` wrote. The files are animated WebP: ComfyUI requ
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,37 +31,34 @@ def edited() -> CameraPath:
     return path_from_editor(next(each["path"] for each in inputs if "path" in each))
 
 
-def named(name: str) -> Callable[[], CameraPath]:
-    return lambda: preset_path(name, frames=FRAMES)
-
-
-PICTURES: dict[str, tuple[str, Callable[[], CameraPath] | None]] = {
+PICTURES = {
     "camera": ("image", edited),
     "simple": ("yellow", edited),
     "moves": ("snow", lambda: path_from_keys("w-26,wl-15") + preset_path("crane_up", frames=41)),
     "poses": ("fog", None),
-    "from_video": ("night", named("handheld")),
-    "views": ("yellow", named("arc_right")),
-    "fast": ("snow", named("dolly_in")),
-    "fast_long": ("night", named("spiral")),
-    "go_on": ("image", named("pan_right")),
-    "larger": ("yellow", named("dolly_in")),
-    "first_last": ("fog", named("truck_left")),
-    "lora_four_steps": ("night", named("dolly_in")),
-    "easy_cache": ("image", named("arc_right")),
-    "own_sampler": ("snow", named("truck_right")),
-    "core_nodes": ("image", named("truck_left")),
+    "from_video": ("night", "handheld"),
+    "views": ("yellow", "arc_right"),
+    "fast": ("snow", "dolly_in"),
+    "fast_long": ("night", "spiral"),
+    "go_on": ("image", "pan_right"),
+    "larger": ("yellow", "dolly_in"),
+    "first_last": ("fog", "truck_left"),
+    "lora_four_steps": ("night", "dolly_in"),
+    "easy_cache": ("image", "arc_right"),
+    "own_sampler": ("snow", "truck_right"),
+    "core_nodes": ("image", "truck_left"),
     "toy": ("image", None),
-    "fast_lora": ("night", named("arc_left")),
-    "real_time": ("fog", named("dolly_in")),
-    "walk": ("snow", named("pan_left")),
+    "fast_lora": ("night", "arc_left"),
+    "real_time": ("fog", "dolly_in"),
+    "walk": ("snow", "pan_left"),
     "walk_toy": ("yellow", None),
 }
-"""By workflow: the start image in the toy's example, and the path; None for the example's path."""
+"""By workflow: the start image in the toy's example, and the path or its preset; None for the example's path."""
 
 
-def video(walker: Walker, toy: Path, name: str, make: Callable[[], CameraPath] | None) -> list[Image.Image]:
-    path = CameraPath(*load_poses(toy / "example")) if make is None else make()
+def video(walker: Walker, toy: Path, name: str, move) -> list[Image.Image]:
+    given = preset_path(move, frames=FRAMES) if isinstance(move, str) else move and move()
+    path = given or CameraPath(*load_poses(toy / "example"))
     poses = torch.tensor(path.at(np.linspace(0, min(len(path), 81) - 1, FRAMES)).c2w)[None].float()
     longest = (poses[:, 4::4, :3, 3] - poses[:, :-4:4, :3, 3]).norm(dim=-1).max()
     poses[..., :3, 3] *= STEP / longest.clamp(min=1e-6) if longest > 1e-6 else 1

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from workflow_graph import Graph
 from workflow_nodes import IMAGE_HEIGHT, PREVIEW_HEIGHT, Inlet, Node, Output, Server
 
-PACKAGE = "lingbot-world-base-cam-nf4"
-NO_PACKAGE = "none (choose both experts)"
+PACKAGE, NO_PACKAGE = "lingbot-world-base-cam-nf4", "none (choose both experts)"
 HUGGING_FACE = "https://huggingface.co"
 FILES = f"{HUGGING_FACE}/cahlen/{PACKAGE}/resolve/main"
 UMT5_FOLDER = f"{HUGGING_FACE}/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files/text_encoders"
@@ -215,10 +214,12 @@ class Parts(Graph):
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
         self.add("SaveVideo", video=video, room=PREVIEW_HEIGHT, **prefix)  # front-ends give it its least height
 
-    def film(self, camera: Node | None, image: Node, patch: Patch | None = None, **sampling) -> Graph:
+    def film(
+        self, camera: Node | None, image: Node, patch: Patch | None = None, vae_column: int | None = None, **sampling
+    ) -> Graph:
         """Add all around an image and a path, if any. `patch`: a group's title, and a function of level and expert."""
         end = {name: sampling.pop(name) for name in ("end_image",) if name in sampling}
-        high, low, vae = self.models(1 if patch else None, sampling.pop("vae_column", None))
+        high, low, vae = self.models(1 if patch else None, vae_column)
         if patch:
             self.begin(patch[0], self.column, RED)
             high, low = (patch[1](level, expert) for level, expert in (("high", high), ("low", low)))
