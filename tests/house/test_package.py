@@ -60,6 +60,8 @@ PARTS = {
 }
 
 
+APART = "bench_nodes", "tensor_cores"  # need ComfyUI and Triton
+
 IMPORTS = """
 import importlib, sys
 folders, *parts, last = sys.argv[1:]
@@ -84,10 +86,9 @@ print()
 
 @pytest.fixture(scope="module")
 def imported():
-    """The modules that are there after each of PARTS, and after all tools but bench_nodes, which runs inside ComfyUI.
-    One process imports them in this order, as torch takes long. Beside them what it says of a failure."""
-    folders = [ROOT / "tools" / name for name in ("bench", "pictures", "workflows")]
-    names = [path.stem for folder in folders for path in sorted(folder.glob("*.py")) if path.stem != "bench_nodes"]
+    """Return the modules after the import of each of PARTS and of all tools but APART in one process, and errors."""
+    folders = [ROOT / "tools" / name for name in ("bench", "cards", "pictures", "workflows")]
+    names = [path.stem for folder in folders for path in sorted(folder.glob("*.py")) if path.stem not in APART]
     parts = PARTS | {"tools": " ".join(names)}
     command = [sys.executable, "-c", IMPORTS, " ".join(map(str, folders)), *parts.values()]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -54,10 +54,8 @@ def bench_step(
     report: Report, model: LingBotWorldModel, inputs: dict, repeats: int, name: str, cache: bool
 ) -> torch.Tensor:
     """Report a guided step, with `cache` also with the camera cache. Return its result."""
-    for variant, options in {
-        "camera": {},
-        **({"camera cache": {"camera_cache": CameraCache()}} if cache else {}),
-    }.items():
+    ways = {"camera": {}} | ({"camera cache": {"camera_cache": CameraCache()}} if cache else {})
+    for variant, options in ways.items():
         seconds, peak = timed(partial(model, **inputs, options=options), repeats)
         report.add(f"CFG step, {name}, {variant}", seconds, "s", f"{peak / GB:.2f} GB over the weights")
     out = model(**inputs)
