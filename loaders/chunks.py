@@ -35,7 +35,7 @@ def layer_of(name: str) -> str:
 class BufferRange(NamedTuple):
     """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy.
 
-    rounded: the dtypes (in the file, in the buffer) if the copy rounds values.
+    rounded: (file dtype, buffer dtype) of a rounding copy; None for an unchanged copy.
     """
 
     buffer: Tensor
@@ -160,7 +160,7 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def piece_chunks(chunks: Iterable[FileChunk], first: int, piece: Tensor) -> Iterator[FileChunk]:
-    """Yield the parts of chunks that fill `piece` (uint8), which holds the bytes of their buffer from `first` on."""
+    """Cut chunks to one piece of the buffer they fill. `piece` (uint8) begins at the buffer's byte `first`."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

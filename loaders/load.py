@@ -57,7 +57,7 @@ def load_expert(
     resident_blocks: the number of blocks that stay on the GPU (None: all). The others are streamed.
     arithmetic, attention_mode: number formats of linear layers and self-attention; "auto" means `dtype`.
     shared_by: processes that each hold a piece of the streamed blocks, and run together.
-    decoded_blocks: the number of first blocks whose decoded weights are cached.
+    decoded_blocks: the number of leading blocks whose decoded weights are cached.
 
     Raise CheckpointError for an unsuitable file, InputError for an impossible mode.
     """
@@ -92,7 +92,7 @@ def load_expert(
 
 
 def check_first_forward(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Make the first forward raise CheckpointError if its result has NaN or infinity, and a weight has them too."""
+    """Add a hook: if the first forward's result is not finite, it raises CheckpointError for a non-finite weight."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         if torch.compiler.is_compiling():

@@ -58,9 +58,9 @@ def find_package(
     folder: a package, or a causal model; None if `overrides` has both experts.
     assets: a folder with text encoder, tokenizer and VAE.
     release: the causal model's release, a key of RELEASES; None to detect it.
-    overrides: paths of high, low, text_encoder, tokenizer and vae, preferred to the folders.
+    overrides: preferred paths of high, low, text_encoder, tokenizer and vae.
 
-    Raise CheckpointError if a path does not exist, an expert is missing, or `folder` has another model.
+    Raise CheckpointError if a path does not exist, an expert is missing, or `folder` is no LingBot-World model.
     """
     root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():
@@ -132,7 +132,7 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a file holds a causal model, by the names in its path or by its sizes. Read errors are ignored."""
+    """Return whether a file holds a causal model, by its path's names or its tensor shapes. Read errors are ignored."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)

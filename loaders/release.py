@@ -11,7 +11,7 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""The `_class_name` in config.json of causal models with few steps, and of causal-pretrain, which uses guidance."""
+"""The `_class_name` in Wan's config.json: of few-step causal models, and of causal-pretrain, which uses guidance."""
 SMALL = 30, 1536
 """The number of layers and the width of LingBot-World 2.0's 1.3B model."""
 
@@ -31,7 +31,7 @@ _HUB = "models--"
 """The prefix of a repository's folder in Hugging Face's cache."""
 _WORD = re.compile(r"[\w./-]+")
 _NODE_INPUTS = "high_noise", "low_noise"
-"""Names of this project's node inputs. In a ComfyUI workflow, saved in a file's header, they do not name experts."""
+"""Names to ignore when experts are detected: inputs of this project's nodes, in a workflow saved in a file's header."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
@@ -64,7 +64,7 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that a file's name, or else its folder's name, states; None if neither does."""
+    """Return the expert that a file's name states, else its folder's, by `role_of`; None if neither does."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 

@@ -20,7 +20,7 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file that records the written parameters. Opening discards an incomplete line, or records of other settings."""
+    """A file of the written parameters. Opening discards an incomplete end, and all records of other settings."""
 
     def __init__(self, path: Path, resume_key: dict) -> None:
         self.written = _read(path, resume_key)

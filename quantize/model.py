@@ -25,7 +25,7 @@ from .writer import QUANT, TensorFile, Values, linear_weights
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 WORST = 10
-"""The report lists this number of layers, those with the largest errors."""
+"""The number of layers in the report, those with the largest errors."""
 WRITERS = 4
 """The number of threads that compute checksums and write the file. Each holds one encoded weight."""
 

@@ -146,7 +146,7 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
     """Write a plan's files, and return the contents of their checksum files by relative path. An interrupted run is
-    resumed. Raise InputError for a busy destination or a full disk, CheckpointError for bad weights."""
+    resumed. Raise InputError for a locked destination or a full disk, CheckpointError for bad weights."""
     with lock_output(plan.destination):
         return _quantize_alone(plan, show)
 

@@ -27,7 +27,7 @@ class Source:
     parameters: the stored tensors of each parameter, by official name, in file order.
     quantized: the names of the parameters to quantize.
     config: the content of config.json; None for a text encoder.
-    packed: the parameters that are already quantized in the file, and decoded first.
+    packed: parameters that are quantized in the file, and decoded before quantization.
     """
 
     path: Path

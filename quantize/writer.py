@@ -138,7 +138,7 @@ def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, 
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the names of the linear layers' weights: all parameters with two dimensions."""
+    """Return the names of all two-dimensional parameters, such as linear layers' weights."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 

@@ -91,8 +91,8 @@ class Events:
         return text
 
     def set_full_prompt(self, prompt: str, *, keep_started: bool = False) -> None:
-        """Split a full prompt into the base prompt and the active events, whose sentences are at its end. Unless
-        `keep_started`, `advance` may start inactive timed events again."""
+        """Split a full prompt into the base prompt and the active events, whose sentences are at its end. If
+        `keep_started`, `advance` restarts no timed event."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -140,7 +140,7 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Raise InputError if no event has a start, or no chunk (of `seconds`) begins while a timed event is active."""
+    """Raise InputError without timed events, or if one is active at no chunk's start. A chunk lasts `seconds`."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -159,7 +159,7 @@ def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> No
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return pairs (second, full prompt) of a video with timed events. The first pair is at second 0."""
+    """Return pairs (second, full prompt), one for each change of a video's prompt, beginning at second 0."""
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]
@@ -170,8 +170,8 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def changes_by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Convert `parts`, pairs (second, part) in order, to pairs (chunk index, part), without repetitions. A chunk has
-    the latest part at its start, and lasts `seconds`."""
+    """Convert changes (second, part), in order, to changes (chunk index, part). A chunk lasts `seconds`, and uses the
+    latest part at its start."""
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 

@@ -55,7 +55,7 @@ def truncation_warning(count: int, text: str) -> str:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Return the tokenizer in a file or folder. Raise TextError if there is none, DependencyError without library."""
+    """Load a tokenizer. Raise TextError if `path` has none, DependencyError without tokenizers or sentencepiece."""
     file = find_tokenizer(path)
     try:
         if file.suffix == ".json":

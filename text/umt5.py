@@ -32,7 +32,7 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return each prompt's tensor [len, in] times the transposed weight `name` [out, in]: [len, out] in `dtype`."""
+    """Apply the block's linear layer `name` to each prompt's tensor [len, in]. Return [len, out] in `dtype`."""
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
     return [F.linear(x.to(dtype), weight) for x in prompts]

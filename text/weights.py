@@ -45,7 +45,7 @@ _GGUF_LAYERS = {
     "ffn_up": "ffn.fc1",
     "ffn_down": "ffn.fc2",
 }
-"""Wan's layer names, or their beginnings, by llama.cpp's after `enc.blk.N.`. The first match counts."""
+"""Layer names or prefixes: llama.cpp's after `enc.blk.N.` to Wan's. The first match counts."""
 _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 

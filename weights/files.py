@@ -37,7 +37,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
-    """Return the prefix, such as `module.`, of all tensor names in a file, else "". One of `known_names` follows it."""
+    """Return the prefix, such as `module.`, before a known name, if all dotted tensor names begin with it, else ""."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(name) for name in known_names for key in dotted if key.endswith(f".{name}")]
     prefix = min(found, key=len, default="")
@@ -45,7 +45,7 @@ def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
 
 
 def drop_other_parts(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Drop other parts of a ComfyUI checkpoint, if some names have one of `prefixes`, those of the wanted part."""
+    """Return `entries` without a ComfyUI checkpoint's other parts; all if no name begins with one of `prefixes`."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries
@@ -72,7 +72,7 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the current snapshot if `folder` is a repository in Hugging Face's cache; `folder` if none is current."""
+    """Return the current or only snapshot of a Hugging Face cache repository. Return any other `folder` unchanged."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder

@@ -78,8 +78,8 @@ class FourBitWeight:
         return decode_rows(weight.data, cast(FourBitParameter, weight).scales, self.shape, rows)
 
     def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors and `NAME.nested_offset`: a QuantizedTensor that decodes to
-        `dtype`, or a FourBitParameter if `dtype` is None."""
+        """Return a QuantizedTensor that decodes to `dtype`, or a FourBitParameter if None. `quantized_tensors` adds
+        `NAME.nested_offset` to the file's `tensors`."""
         scales = self._scales(tensors)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)

@@ -171,7 +171,7 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_scales(entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError for NaN or infinity in scales and tables: the entries of 16-bit or wider floats."""
+    """Raise CheckpointError for NaN or infinity in any float entry of 16 or more bits (scales, tables)."""
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
@@ -307,7 +307,7 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
 
 
 def are_equal(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of evenly spaced rows."""
+    """Return whether two tensors are probably equal: same dtype and shape, and equal bytes in evenly spaced rows."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1

@@ -59,7 +59,7 @@ def _unwrap(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, parent: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError if `parent` has a LoRA `network` and its scale, because reading would lose the scale."""
+    """Raise CheckpointError for a scale in `parent` next to a LoRA `network`: reading would lose the scale."""
     beside = {str(key): value for key, value in parent.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
@@ -72,7 +72,7 @@ def _refuse_scale(path: Path, parent: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the nested state dicts by key, if possible without those that only training uses."""
+    """Return the nested state dicts by key, without training-only networks unless there are no others."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 

@@ -36,7 +36,7 @@ _PART = re.compile(
 
 
 class Part(NamedTuple):
-    """The meaning of a key in a LoRA file.
+    """A parsed key of a LoRA file.
 
     layer: the layer's official name; None if the model has no such layer.
     role: down, up, down_bias, up_bias, a name in SCALES or OTHER_KINDS, or a value of WHOLE.

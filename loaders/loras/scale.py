@@ -30,7 +30,7 @@ _PEFT_FIELDS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""PEFT's field, or SCALE, by the end of another tool's key: ss_network_alpha ends in alpha and means lora_alpha."""
+"""PEFT's field, or SCALE, for the last part of another tool's key: alpha of ss_network_alpha means lora_alpha."""
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
@@ -106,9 +106,9 @@ def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()
 
 
 class _Value(NamedTuple):
-    """A value of PEFT's field `name`, or of `scale`.
+    """A value from a header or JSON file. `name` is PEFT's field name, or `scale`.
 
-    of_lora: whether the key, or the object that contains it, shows that the value is a LoRA's.
+    of_lora: whether the key or enclosing object identifies a LoRA's value.
     """
 
     name: str

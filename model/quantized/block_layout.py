@@ -21,7 +21,7 @@ class BlockParams(BaseLayoutParams):
 
     kind: the format's name in `ggml.BLOCKS`.
     transposed: whether the tensor is the stored weight's transpose.
-    orig_shape: the tensor's shape; if `transposed`, the reverse of `stored_shape`.
+    orig_shape: the tensor's shape, after the transposition if `transposed`.
     """
 
     kind: str = "Q4_0"

@@ -1,4 +1,4 @@
-"""bitsandbytes' 4-bit formats, NF4 and FP4, in plain torch, with the same bits as bitsandbytes."""
+"""bitsandbytes' 4-bit formats, NF4 and FP4, in plain torch, bit-identical to bitsandbytes."""
 
 import json
 import math
@@ -155,8 +155,8 @@ def encode(
     search: bool = False,
     sum_weight: float = _SUM_WEIGHT,
 ) -> tuple[Tensor, Scales]:
-    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales. Without `search`, the bytes equal
-    bitsandbytes'.
+    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales, bit-identical to bitsandbytes
+    without `search`.
 
     nested: whether the scales are quantized to 8 bits.
     quant_type: "nf4" or "fp4".
@@ -201,8 +201,8 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, on_grid: bool = False) -> Tensor:
-    """Divide each value of `flat` by its block's scale. Return the indices in `code`, uint8, of the values nearest to
-    the quotients, which `on_grid` first rounds to multiples of 2 / 65535."""
+    """Divide each value of `flat` by its block's scale. If `on_grid`, round to a grid of step 2 / 65535. Return the
+    index, uint8, of the nearest value in `code`."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if on_grid:  # as in bitsandbytes on a CPU
         scaled = ((scaled + 1) * 0.5 * 65535 + 0.5).floor_() * (2 / 65535) - 1
@@ -254,8 +254,8 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names. `dtype` is
-    the weight's before quantization."""
+    """Return the tensors that bitsandbytes saves next to a packed weight, by name suffix. `dtype` is the unquantized
+    weight's."""
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

@@ -1,4 +1,4 @@
-"""GGUF files' block formats, decoded in plain torch with the same bits as the gguf library."""
+"""GGUF files' block formats, decoded in plain torch, bit-identical to the gguf library."""
 
 import math
 from collections.abc import Callable
@@ -60,8 +60,8 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpack(values: Tensor, bits: int, group: int) -> Tensor:
-    """Unpack bytes [blocks, n] to `bits`-bit numbers, uint8 [blocks, n * 8 / bits]. In each run of `group` bytes, the
-    lowest bits of every byte come first."""
+    """Unpack bytes [blocks, n] to `bits`-bit numbers, uint8 [blocks, n * 8 / bits]. Each run of `group` bytes yields
+    its bytes' lowest bits first, then higher bits."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
@@ -79,7 +79,7 @@ def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tens
 
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
-    """Return 5-bit values, uint8 [blocks, 32]. The 4 bytes at `at` have their highest bits; the lower bits follow."""
+    """Return 5-bit values, uint8 [blocks, 32]. Their highest bits are the 4 bytes at `at`; their lower bits follow."""
     return _unpack(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 

@@ -62,7 +62,7 @@ class FourBitParams(BaseLayoutParams):
     scale: bitsandbytes' absmax.
     state_dtype: the weight's dtype before quantization.
     transposed: whether the tensor is the stored weight's transpose.
-    orig_shape: the tensor's shape; if `transposed`, the reverse of `stored_shape`.
+    orig_shape: the tensor's shape, after the transposition if `transposed`.
     """
 
     code: Tensor
@@ -88,7 +88,7 @@ class FourBitParams(BaseLayoutParams):
 
 
 class PlainLayout(QuantizedLayout):
-    """The layout of 4-bit weights that are decoded in plain torch, on any device."""
+    """The layout of 4-bit weights decoded in plain torch, and the base of others."""
 
     Params = FourBitParams
 
@@ -178,8 +178,8 @@ def four_bit_tensor(
 def kitchen_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor over `values` in the comfy_kitchen layout `layout`, without a copy. `fields` are those
-    of the layout's Params except dtype and shape."""
+    """Wrap `values` in a QuantizedTensor of a comfy_kitchen layout, without a copy. `shape` defaults to that of
+    `values`. `fields` are the layout's other Params."""
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
@@ -211,7 +211,7 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype of the last unquantized operand, or the last operand's dtype if all are quantized."""
+    """Return the dtype in which to decode operands: the last unquantized one's, else the last one's."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

@@ -43,7 +43,7 @@ def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) ->
 
 
 def has_kernel(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the GPU multiplies weights of a comfy_kitchen layout without decoding, with results in `dtype`."""
+    """Return whether the GPU can multiply by a comfy_kitchen layout's undecoded weights, with results in `dtype`."""
     form = FORMATS.get(layout)
     return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 
@@ -55,7 +55,7 @@ def _computes(form: Work, device: torch.device) -> bool:
 
 @on_its_gpu
 def kitchen_multiply(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times the transposed weight [out, in], plus bias, by comfy-kitchen. Raise RuntimeError if
+    """Return x [tokens, in] @ weight.T + bias by comfy-kitchen, for weight [out, in]. Raise RuntimeError if
     comfy-kitchen has no kernel for this GPU."""
     kitchen, form, own = import_module("comfy_kitchen"), FORMATS[weight.layout_name], weight.fields
     values, params = _layout(form).quantize(x.contiguous())

@@ -20,7 +20,7 @@ from .decoding import decode_blocks, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """A weight that is converted on demand: decoded, or quantized to 8 bits. ComfyUI uses QuantizedTensors instead."""
+    """A weight decoded, or quantized to 8 bits, on demand. In ComfyUI, QuantizedTensors replace this class."""
 
     _can_rotate = True
     """Whether the stored format can be rotated for an int8 product (see `rotation.Rotated`)."""
@@ -58,7 +58,7 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """A part of a larger tensor for one decoded weight. Weights in adjacent parts can use one matrix product."""
+    """A part of a larger tensor for one decoded weight. Adjacent parts can be multiplied as one matrix."""
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
@@ -226,8 +226,8 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return a Parameter without gradient over the tensor's memory. A QuantizedTensor is returned itself, marked as a
-    Parameter."""
+    """Return a Parameter without gradient over the tensor's memory. A QuantizedTensor is marked as a Parameter and
+    returned."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True  # Parameter(tensor) would call comfy_kitchen's detach, which copies mapped scales to memory
