@@ -59,8 +59,8 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W] (a view of a pool), a weight [out, 3 * C, 3, 3] and a bias. The accuracy
-    test passes the default `rows`, and gets GPU_TEST_SIZE or CPU_TEST_SIZE."""
+    """Return random fp16 frames [3, C, H, W] (a view of a pool), a weight [out, 3 * C, 3, 3] and a bias. A default Size
+    becomes GPU_TEST_SIZE or CPU_TEST_SIZE."""
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
         size = CPU_TEST_SIZE if device.type == "cpu" else GPU_TEST_SIZE

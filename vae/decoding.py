@@ -38,7 +38,7 @@ class VideoDecoder:
     """A decoder of one video in parts. The frames equal those of one call bit for bit.
 
     park: whether to keep the state in host memory between parts. A tiled decoder always does.
-    stripe: the only part of each frame to decode; None for full frames.
+    stripe: the part of each frame to decode; None for full frames.
     """
 
     def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None) -> None:
@@ -58,7 +58,7 @@ class VideoDecoder:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """Return a decoder of full frames for another video, with the same VAE and `park`."""
+        """Return a full-frame decoder of `height` x `width` latent pixels, with this VAE and `park`."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()

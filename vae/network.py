@@ -111,8 +111,8 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder of a video. A layer reuses its previous result if all frames on which the result depends were one
-    tensor object."""
+    """The encoder of a video. A layer reuses its previous result if the same tensor object filled its whole receptive
+    field in time."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)
@@ -161,7 +161,7 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """Return the number of consecutive inputs of a layer, up to and including x, that were the tensor object x."""
+        """Return how many times in a row a layer has received the tensor object x, including now."""
         last, times = self._repeats.get(name, (None, 0))
         self._repeats[name] = x, times + 1 if x is last else 1
         return self._repeats[name][1]

@@ -167,7 +167,7 @@ class PooledDecoder(Decoder):
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
     """Return a PooledDecoder, KitchenDecoder or plain Decoder, depending on the device's convolution kernel. Only a
-    PooledDecoder can be `recorded` as a CUDA graph."""
+    PooledDecoder uses `recorded` (a CUDA graph)."""
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16
@@ -182,8 +182,8 @@ def suits(vae: VAE) -> bool:
 
 
 def can_record(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether a VAE decoder on this device, with this dtype and base width, can be recorded as a CUDA graph. The
-    first call may test kernels."""
+    """Return whether a CUDA graph can record a VAE decoder of this base width. False for `dtype` None (fp32). The first
+    call may test kernels."""
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not triton_loads():
         return False
     return convolution_kernel(device) in (OURS, TRITON)

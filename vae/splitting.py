@@ -110,8 +110,8 @@ class Stripe:
         return (height, own) if self.dim == -1 else (own, width)
 
     def crop(self, x: Tensor, scale: int) -> Tensor:
-        """Return the stripe and its margin in a feature map x [..., h, w] at `scale` times the latent's resolution, as
-        a view. At scale 2, x is the full map. At scales 4 and 8, x is the previous scale's crop, upsampled by 2."""
+        """Return a view of the stripe and its margin. At `scale` 2 (relative to the latent), x [..., h, w] is the full
+        feature map. At 4 and 8, x is the previous scale's crop, upsampled by 2."""
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)

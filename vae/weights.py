@@ -36,8 +36,8 @@ STD = (
 )
 
 FOLDING = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""A mask [output row's parity, row of a 2x2 kernel, row of a 3x3 kernel]. It is 1 where the 3x3 row is added to the 2x2
-row. Columns have the same mask."""
+"""The weights (0 or 1) that fold 2x upsampling and a 3x3 kernel into 2x2 kernels, for rows and likewise columns:
+[output row's parity, 2x2 row, 3x3 row]."""
 
 
 @dataclass
@@ -61,12 +61,12 @@ class VAE:
 
     @cached_property
     def quarters(self) -> dict[str, Tensor]:
-        """The 2x2 kernels that replace the decoder's upsampling convolutions, four for each, by weight name."""
+        """The 2x2 kernels from `quarters` that replace the decoder's upsampling convolutions, by weight name."""
         names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
         return {name: quarters(self.weights[name]) for name in names}
 
     def decoding_in_half(self, dtype: torch.dtype = torch.float16) -> VAE:
-        """Return a VAE with only the decoder's weights, converted to `dtype` (fp16 or bf16)."""
+        """Return a copy with only the decoder's weights, converted to `dtype` (fp16 or bf16)."""
         weights = {name: tensor.to(dtype) for name, tensor in self.weights.items() if name.startswith(DECODER)}
         return VAE(weights, self.use_tiling)
 
@@ -174,7 +174,7 @@ def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of a Wan 2.1 VAE of a base width, by official name."""
+    """Return a Wan 2.1 VAE's tensor shapes by official name. `width` is the base width."""
     widths = [width * multiple for multiple in MULTIPLES]
     narrow, wide = widths[0], widths[-1]
     return {
@@ -194,8 +194,8 @@ def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
 def _stages(
     name: str, widths: Sequence[int], blocks: int, changes_time: Sequence[bool], *, up: bool
 ) -> dict[str, tuple]:
-    """Return the tensor shapes of the encoder's stages, or of the decoder's if `up`. Each stage has `blocks` residual
-    blocks. `changes_time` is, for each resampling, whether it changes the frame rate."""
+    """Return the tensor shapes of an encoder's stages, or a decoder's if `up`. `widths`: channels of the input and each
+    stage. `changes_time`: which resamplings change the frame rate."""
     shapes: dict[str, tuple[int, ...]] = {}
     index, (channels, *outputs) = 0, widths
     for stage, out in enumerate(outputs):

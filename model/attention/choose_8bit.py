@@ -1,4 +1,4 @@
-"""The choice of a kernel for 8-bit self-attention. Plain torch serves the CPU, and replaces a kernel that fails."""
+"""The choice of a kernel for 8-bit self-attention. Plain torch serves CPUs, and replaces a chosen kernel that fails."""
 
 import logging
 import sys
@@ -29,8 +29,8 @@ UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please 
 MAX_ERROR = 0.2
 """An 8-bit kernel passes the accuracy test if its relative RMS error against exact attention is below this limit."""
 TEST_HEADS, TEST_SIZE = 8, Size(rows=2048, keys=16384)
-"""The sizes of the tensors with which 8-bit attention kernels are timed. `find_kernel` sets the missing sizes from the
-model's head size."""
+"""The number of heads and the size with which 8-bit attention kernels are timed. `find_kernel` adds the model's dim and
+head_dim."""
 
 STREAM_TOKENS = 256
 """The number of tokens in the test of whether a kernel runs on the current CUDA stream."""
@@ -148,8 +148,7 @@ KERNEL_TESTS["attention-8bit"] = KernelTest(random_attention, exact_attention, M
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return "8bit" if `wanted` is "8bit", else "exact". Raise InputError for "8bit" if no kernel works on the
-    device."""
+    """Return the mode, with "exact" for "auto". Raise InputError for "8bit" if no kernel works on the device."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -158,7 +157,7 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def supports_fp8_cache(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold fp8 keys and values. Call `choose_attention` first."""
+    """Return whether a causal model's KV cache may hold fp8 keys and values. Errors: see `choose_attention`."""
     if mode != "8bit" or not accepts_fp8_qkv(device, config.head_dim):
         return False
     return device.type != "cuda" or serves("cache-8bit", find_kernel(device, config.head_dim).package, card_of(device))
@@ -211,12 +210,12 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 
 
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a CUDA graph may record self-attention. Call `choose_attention` first."""
+    """Return whether a CUDA graph may record self-attention. Errors: see `choose_attention`."""
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about 8-bit self-attention, or None for other modes. Call `choose_attention` first."""
+    """Return a user note on 8-bit self-attention, or None for other modes. Errors: see `choose_attention`."""
     if mode != "8bit":
         return None
     if device.type == "cpu":
@@ -227,8 +226,8 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Return notes for the user about 8-bit products and attention. Raise InputError if the device or model does not
-    support a requested format."""
+    """Raise InputError if the device or model does not support a requested format. Return notes for the user about
+    8-bit products and attention."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

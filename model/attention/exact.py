@@ -42,9 +42,9 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. If all tokens of k and v
-    from an index on are the same padding token, `options["padding_start"]` (int32 [1]) may name this index, for
-    speed."""
+    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. For speed,
+    `options["padding_start"]` (int32 [1]) may name the index from which all tokens of k and v are one repeated padding
+    token."""
     if uses_our_kernel(q, heads):
         made = [
             _attend_by_ours(*row, heads, padding_start=options.get("padding_start"))
@@ -91,8 +91,8 @@ def _compile() -> None:
 
 @lru_cache
 def our_kernel_works(device: torch.device) -> bool:
-    """Return whether our exact attention kernel compiles and gives correct results on this GPU. False if the kernel is
-    not selected. A failure is logged."""
+    """Return whether our exact attention kernel compiles and gives correct results on this GPU. False if `serves`
+    excludes the kernel. A failure is logged."""
     if not _serves_ours(device):
         return False
     generator = torch.Generator(device).manual_seed(0)

@@ -105,7 +105,7 @@ def first_keys_and_scalings(
     keys: Tensor | BeforeRope, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
     """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the Scalings of keys and values for all
-    chunks of the video. Values of later chunks may be `headroom` times as large without clamping."""
+    chunks of the video. Numbers in later chunks may be `headroom` times as large without clamping."""
     of_values = sampled_scaling(values, values, headroom).with_bound()
     if isinstance(keys, BeforeRope):
         rotated = keys.apply_rope_()

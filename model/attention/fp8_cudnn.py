@@ -20,8 +20,8 @@ NUMERATOR_FACTOR = 256.0
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys to append so that the last tile of keys is full. Return 0 if zero keys would
-    distort the softmax, in which they are not masked."""
+    """Return the number of zero keys to append so that the last tile of keys is full. Return 0 if these unmasked zero
+    keys would distort the softmax."""
     added = -keys % TILE
     return added if added * MIN_KEYS_PER_ZERO <= keys else 0
 
@@ -79,8 +79,8 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, batch: int
 class GraphShape(NamedTuple):
     """The sizes of a cuDNN attention graph.
 
-    batch: batch elements, or the parts of one element's keys if `in_parts`.
-    in_parts: whether all parts share the queries; the graph then also returns log-sum-exps.
+    batch: batch elements, or parts of the keys if `in_parts`.
+    in_parts: whether one element's keys are split; the graph then also returns log-sum-exps.
     """
 
     batch: int

@@ -77,7 +77,7 @@ def _attend_with_fp8_result(q: Operand, k: Operand, v: Operand, heads: int, fram
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, frame_mask: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Return attention [tokens, heads*128] in bf16. A contiguous bf16 `into` receives the result."""
+    """Return bf16 attention [tokens, heads*128], in `into` if contiguous bf16, else newly allocated."""
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
     return kernels.attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), frame_mask)

@@ -72,8 +72,8 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _without_conversion(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return the maker that `PREQUANTIZED` needs: `make(q, k, v, heads)` converts to fp8 and returns a call of `attend`
-    alone."""
+    """Adapt `attend` for PREQUANTIZED. The returned function converts q, k, v to fp8 and returns a partial of
+    `attend`."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads

@@ -11,8 +11,7 @@ MIN_KEYS_TO_SPLIT_TAIL = 64 * TILE
 """The minimum number of keys for which a separate kernel call for the last, incomplete tile of keys saves time."""
 
 MIN_PART_KEYS, MAX_PARTS, PART_COST = 1024, 8, 0.015
-"""The minimum number of keys per part, the maximum number of parts, and the fraction of time that each further part
-adds."""
+"""The minimum keys per part, the maximum number of parts, and the fraction of run time that each further part adds."""
 
 H200_MULTIPROCESSORS = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""

@@ -20,7 +20,7 @@ from .table import UNTIMED, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 MIN_SECONDS, MAX_RUNS = 0.01, 50
-"""The minimum seconds of one timing on a GPU, by repeated runs, and the maximum number of runs in one timing."""
+"""The minimum seconds of one timing on a GPU, reached by repeated runs, and the maximum number of these runs."""
 
 
 class Size(NamedTuple):
@@ -69,8 +69,8 @@ class Trial(NamedTuple):
 KERNEL_TESTS: dict[Work, KernelTest] = {}
 KERNEL_FUNCTIONS: dict[tuple[Work, str], Callable[..., Any]] = {}
 PREQUANTIZED: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""For kernels with 8-bit inputs, by operation and name: a function that converts a test's arguments to 8 bits. It
-returns a function that runs only the kernel, for timing."""
+"""Functions by (operation, kernel name), for kernels with 8-bit inputs. Each converts a test's arguments to 8 bits, and
+returns a callable that runs only the kernel, for timing."""
 
 
 def register_kernel(work: Work, name: str) -> Callable[[F], F]:

@@ -1,4 +1,4 @@
-"""JSON files in the user's cache folder. The results of kernel tests stand in cards.json, or at the path in
+"""JSON files in the user's cache folder. Results of kernel tests are stored in cards.json, or at the path in
 LINGBOT_WORLD_CARDS."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_ENTRIES = 20
 
 
 def cache_path(variable: str, name: str) -> Path | None:
-    """Return the path of this project's file or folder `name` in the user's cache folder. If the environment variable
-    `variable` is set, return its path instead, or None if it is empty."""
+    """Return the path of `name` in this project's folder of the user's cache. If the environment variable `variable` is
+    set, return its value as a path, or None if empty."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -53,8 +53,8 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def driver_version() -> str:
-    """Return the newest CUDA version that the driver supports, such as "13.0", or the HIP version on AMD GPUs. Return
-    "none" without a GPU."""
+    """Return the newest CUDA version that the driver supports, such as "13.0", or the HIP version; "none" without a
+    GPU, or "not known"."""
     if not torch.cuda.is_available():
         return "none"
     if torch.version.hip is not None:

@@ -17,7 +17,7 @@ MAX_FULL_CHANNELS = 2048
 
 @triton.jit
 def _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return x, y, scale and shift at the channels `at`. A tensor whose pointer is None is replaced by x."""
+    """Return x, y, scale and shift at the channels `at`. For a None pointer, x is an unused placeholder."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:

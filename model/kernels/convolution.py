@@ -45,7 +45,7 @@ def _convolve(
     BY_TMA: tl.constexpr,
     FP16_SUMS: tl.constexpr,
 ):
-    """The kernel of `convolve`. A program computes PIXELS rows and NA + NB output channels of the result."""
+    """The kernel of `convolve`, called with `_operands`. A program computes PIXELS rows and NA + NB output channels."""
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
     blocks: tl.constexpr = (OUT + NA + NB - 1) // (NA + NB)
@@ -133,9 +133,8 @@ def _load(
 
 @triton.jit
 def _add_product(total, part, x, w, last, FP16_SUMS: tl.constexpr):
-    """Return the sums `total` (fp32) and `part` after the product of x and the transposed w. If FP16_SUMS, the product
-    is added to `part` (fp16); if `last`, `part` is then added to `total` and reset. Otherwise the product is added to
-    `total`."""
+    """Add the product of x and the transposed w to `total` (fp32), or, if FP16_SUMS, to `part` (fp16). With FP16_SUMS,
+    `last` adds `part` to `total` and resets `part`. Return `total` and `part`."""
     if FP16_SUMS:
         part = tl.dot(x, w.T, part, out_dtype=tl.float16)
         if last:
@@ -238,7 +237,7 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return `_convolve`'s first six arguments: x per input part, and the weight per pair of input and output parts."""
+    """Return `_convolve`'s first six arguments: x for two parts of the input channels, the weight for four blocks."""
     if not tile.by_tma:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor

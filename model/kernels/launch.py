@@ -1,4 +1,4 @@
-"""The launch of Triton kernels, also while a CUDA graph is recorded and torch allocates by cudaMallocAsync."""
+"""The launch of Triton kernels, which CUDA graphs can also record with torch's allocator backend cudaMallocAsync."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Launch the kernels of `ops.pointwise.merge_fp8_`, which documents the other arguments, and return `out`. If
-    `scales`, fp32 [tokens, 1], is given, `out` is in 8 bits, and `scales` receives the tokens' scales."""
+    """Launch the kernels of `ops.pointwise.merge_fp8_`, which documents the other arguments, and return `out`. With
+    `scales`, fp32 [tokens, 1], `out` is in 8 bits and `scales` is also written."""
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):

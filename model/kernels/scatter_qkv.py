@@ -159,6 +159,6 @@ def rope_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: 
 
 
 def _unit_scale(dim: int) -> float:
-    """Return the scale with which queries after an RMSNorm with weights of 1 have a Euclidean norm of at most
+    """Return the divisor for queries after an RMSNorm with weights of 1: their Euclidean norm becomes at most
     MAX_QUERY_NORM."""
     return dim**0.5 / MAX_QUERY_NORM

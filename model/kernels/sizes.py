@@ -5,15 +5,15 @@ import triton
 from torch import Tensor
 
 PART = 1024
-"""The number of channels in one step of a program that processes a token in steps."""
+"""The number of a token's channels that one program, or one step of it, processes."""
 MAX_WIDTH = 1024
 """The maximum number of channels in one step of a program that processes full tokens."""
 WARP = 32  # threads
 
 
 def token_sizes(dim: int, channels_per_warp: int) -> dict[str, int]:
-    """Return the launch sizes of a program for a full token: FIRST and SECOND, powers of two whose sum covers `dim`
-    channels, and num_warps, for about `channels_per_warp`."""
+    """Return a program's launch sizes for a full token. FIRST + SECOND, powers of two, cover `dim` channels. num_warps
+    gives a warp about `channels_per_warp` channels."""
     first = triton.next_power_of_2(dim) // 2
     second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
     # No channel has two warps: in place, one of them could read the other's result instead of the input.
@@ -39,5 +39,5 @@ def program_count(x: Tensor, sizes: dict[str, int], per_multiprocessor: int) -> 
 
 
 def part_grid(x: Tensor) -> tuple[int]:
-    """Return the grid of a kernel on x [tokens, dim] with one program for every PART channels of a token."""
+    """Return the grid of a kernel on x [tokens, dim]: ceil(dim / PART) programs for each token."""
     return (len(x) * triton.cdiv(x.shape[1], PART),)

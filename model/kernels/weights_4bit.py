@@ -125,7 +125,7 @@ def _recode(
     LARGEST: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """The kernel of `recode_4bit`. A program converts one row of `row_blocks` blocks, BLOCKS at a time."""
+    """The kernel of `recode_4bit`: a program for each row. ROW_BLOCKS is `row_blocks` rounded up for `tl.arange`."""
     first = tl.program_id(0).to(tl.int64) * row_blocks
     inside = tl.arange(0, ROW_BLOCKS) < row_blocks
     block = first + tl.arange(0, ROW_BLOCKS)

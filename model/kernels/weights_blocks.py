@@ -33,16 +33,16 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the BITS-bit integers at the indices `value` of an array that begins at byte `at` of the block. One byte
-    packs the integers i, i + GROUP, i + 2 * GROUP and so on, from its lowest bits up."""
+    """Return the BITS-bit integers with the indices `value` from an array at byte `at` of the block at `start`. One
+    byte packs the integers i, i + GROUP, i + 2 * GROUP and so on, lowest bits first."""
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
 
 @triton.jit
 def _decode_32(start, i, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr):
-    """Return the decoded values at the indices `i` of a block of 32 values. If HAS_OFFSET, the format has an offset,
-    which is added."""
+    """Return the decoded values at the indices `i` of a block of 32. HAS_OFFSET: whether the format also stores an
+    offset."""
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -61,8 +61,8 @@ def _decode_32(start, i, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr):
 
 @triton.jit
 def _six_bit_number(start, group, first, second, SHIFT: tl.constexpr):
-    """Return 6-bit integer number `group` of eight. Numbers 0 to 3 are the lower bits of the bytes at `first`. Numbers
-    4 to 7 have their upper two bits there, and the lower four in the bytes at `second`, shifted by SHIFT."""
+    """Return 6-bit integer number `group` of eight. Numbers 0 to 3 are bits 0-5 of the bytes at `first`. Numbers 4 to 7
+    combine those bytes' bits 6-7 with four bits, from SHIFT on, of the bytes at `second`."""
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))

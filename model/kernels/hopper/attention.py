@@ -65,11 +65,11 @@ def attend(
     padding_start: Tensor | None = None,
 ) -> Result:
     """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`. An EightBit
-    `out` receives fp8 values and scales. For `frame_mask` see `attend_to_frames`, for `padding_start` see `sdpa`, in
-    attention/exact.py.
+    `out` receives fp8 values and scales.
 
     v: for fp8, the result of `transpose`.
-    scales: for fp8, the scales of q, k and v, then `mean` and `bound` of v's Scaling, fp32; else None five times.
+    scales: for fp8, the scales of q, k, v, and v's Scaling.mean and Scaling.bound, fp32; else five None.
+    frame_mask, padding_start: see `attend_to_frames` and `sdpa` in attention/exact.py.
     """
     queries, keys, kind, blocks = len(q), len(k), CONFIGURATIONS[q.dtype], _blocks(q)
     shared, parts = split_last_round(queries, 0 if padding_start is not None else keys, heads, blocks, kind)
@@ -91,8 +91,8 @@ def attend(
 
 
 def split_last_round(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the number of query tiles left for an incomplete last round of the `blocks` thread blocks. Also return the
-    number of parts into which to split the keys for these tiles."""
+    """Return the number of query tiles in the thread blocks' incomplete last round, or 0, and the number of parts into
+    which to split these tiles' keys."""
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 

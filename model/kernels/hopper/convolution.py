@@ -32,10 +32,10 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Convolve three frames of the pool x [rows, channels] with 3x3 windows. Return a feature map [(height + 1) *
-    (width + 1), out].
+    """Convolve three frames of the pool x [rows, channels] with 3x3 windows. Return a zero-padded feature map [(height
+    + 1) * (width + 1), out].
 
-    slots: the frames' slots in the pool, the oldest first.
+    slots: the frames' pool slots, the oldest first.
     weight: [out, 9 * 3 * channels].
     size: height and width of a frame.
     added: a feature map to add to the result.

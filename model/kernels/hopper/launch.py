@@ -73,8 +73,8 @@ def product_source(name: str, columns: int, dtype: tuple[str, int], constraint: 
 
 
 def register_product_source(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d. The factors are 64 rows in
-    registers and `columns` columns in shared memory."""
+    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d: a has 64 rows in registers, b has
+    `columns` columns in shared memory."""
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
@@ -101,9 +101,9 @@ def tensor_map(
 ) -> ctypes.Array[ctypes.c_char]:
     """Return a TMA descriptor (CUtensorMap) for boxes of a matrix x [rows, columns].
 
-    box: the size of a box: bytes of a row, then the number of rows.
-    swizzle: SWIZZLE_32, SWIZZLE_64 or SWIZZLE_128, equal to the bytes of a box's row.
-    shape, strides: for more than two dimensions, innermost first; the first size and all strides in bytes.
+    box: the bytes of a box's row, and the number of rows.
+    swizzle: SWIZZLE_32, SWIZZLE_64 or SWIZZLE_128, for box rows of 32, 64 or 128 bytes.
+    shape, strides: for more than two dimensions, innermost first. The innermost size and all strides count bytes.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
