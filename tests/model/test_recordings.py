@@ -103,7 +103,7 @@ def test_nothing_of_a_recording_that_ends_early_outlives_it(error, monkeypatch, 
     """An interrupt is raised behind the recording; after another error the forward runs as usual."""
     cache, made, left = CameraCache(steady=True), [], []
     graphs, result = ForwardGraphs(), torch.ones(3)
-    options = {"kv_cache": SimpleNamespace(form="full", keep=False), "weights": "static"}
+    options = {"kv_cache": SimpleNamespace(window_state="full", keep=False), "weights": "static"}
 
     def compute(given, _options):
         if torch.utils._python_dispatch._get_current_dispatch_mode() is None:
