@@ -69,7 +69,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a hint, in a list, if the camera's speed is constant, as a faster one is the same input; else []."""
+    """If the camera's speed is constant, return a list with a hint that the model cannot see speed; else []."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -83,8 +83,8 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the translation lengths and the rotation angles in degrees, each [f - 1], between latent frames. The
-    longest translation is 1. Raise CameraError for too few poses."""
+    """Return the translation lengths, divided by the longest, and the rotation angles in degrees, each [f - 1], between
+    latent frames. Raise CameraError for too few poses."""
     return _motion(model_poses(path.c2w, frames))
 
 

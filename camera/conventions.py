@@ -35,8 +35,8 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
     CameraError for invalid matrices.
 
     values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16].
-    name: the beginning of error messages.
-    numbers: if `values` are computed, the file's numbers, to estimate rounding errors.
+    name: begins error messages.
+    numbers: the file's numbers in any shape, to estimate rounding errors; by default `values`.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
@@ -63,7 +63,7 @@ def _are_by_column(matrices: np.ndarray) -> bool:
 
 
 def reinterpret(c2w: np.ndarray, old: Convention, new: Convention) -> np.ndarray:
-    """Return the poses that a file would have with the convention `new`, from its poses `c2w` with `old`. Both are
+    """Undo the conversion from `old` in the poses `c2w`, and convert them from `new` instead. Input and result are
     camera-to-world [n, 4, 4] in OpenCV axes."""
     stored = c2w @ OPENGL_TO_OPENCV if old.opengl_axes else c2w
     poses = stored if old.camera_to_world == new.camera_to_world else inverse(stored)

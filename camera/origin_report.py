@@ -19,8 +19,7 @@ MEETING, TURNED_DEG = 0.1, 10.0
 """Limits for viewing axes that meet at a point: the maximum miss, relative to the point's distance, and the minimum
 angle between two axes."""
 MIN_FORWARD = 0.3
-"""For cameras that look at their orbit's centre, forward motion counts only if its score's absolute value is at least
-this."""
+"""If the camera looks at its orbit's centre, a forward score with an absolute value below this is ignored."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
@@ -110,8 +109,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Compare the path's convention with each one that differs in direction or axes. Return the comparisons by the
-    other convention's name."""
+    """Compare the path's convention with those that differ in direction or axes. Return the comparisons, keyed by
+    convention name."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -149,7 +148,8 @@ def _ratio(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Return scores from -1 to 1 for an upright camera, forward motion, and a view of the orbit's centre."""
+    """Return scores, -1 to 1: "upright" (0 unless `z_up`), "ahead" (forward motion), "meets" (view of orbit's
+    centre)."""
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0

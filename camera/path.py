@@ -44,8 +44,8 @@ class CameraPath:
     c2w: [n, 4, 4], camera-to-world in OpenCV axes, made orthonormal.
     intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of 832x480.
     fps: poses per second.
-    actions: [n, 4], W, A, S, D flags of an action model.
-    origin: the source file; None after a change of coordinates or order.
+    actions: [n, 4], W, A, S, D flags for action models.
+    origin: the file's format and convention; None if coordinates or order were changed.
     """
 
     c2w: np.ndarray
@@ -145,7 +145,7 @@ class CameraPath:
         return self.at(np.linspace(0, len(self) - 1, frames))
 
     def for_video(self, frames: int) -> CameraPath:
-        """Return the full path resampled to the largest 4n + 1 poses up to `frames`."""
+        """Return the full path resampled to `frames` poses, rounded down to 4n + 1."""
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:

@@ -16,14 +16,14 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the poses [f, 4, 4] of a video's latent frames on the path `c2w` [n, 4, 4], at the indices of
-    `latent_times`."""
+    """Return the path's pose at each latent frame, [f, 4, 4]. `frames` is rounded down to full chunks of `chunk` latent
+    frames."""
     return interpolate(c2w, latent_times(len(c2w), frames, chunk))
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return an evenly spaced pose index for each latent frame, float64 [f]. The indices are 0, 4, 8, ... unless f is
-    rounded down to a multiple of `chunk`. Raise CameraError for too few poses."""
+    """Return a pose index for each latent frame, float64 [f]: 0, 4, 8, ... If f is rounded down to a multiple of
+    `chunk`, the even spacing is larger. Raise CameraError for too few poses."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
@@ -45,16 +45,16 @@ def still_tolerance(poses: np.ndarray) -> float:
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """Return the model's input poses [f, 4, 4]: each relative to the one before, with translations divided by `scale`
-    (by default the longest). Without `before`, the first pose is the identity."""
+    """Return model input [f, 4, 4]: each pose relative to its predecessor. The first is relative to `before`, or the
+    identity if None. `scale` divides translations; None is the longest translation."""
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model's input poses and the camera-to-world poses, both [f, 4, 4], of a path moved to begin at the
-    pose `before` [4, 4]. `scale`: the divisor of translations, or None for the longest."""
+    """Move a path to begin at the pose `before` [4, 4]. Return the model's input poses and the camera-to-world poses of
+    the latent frames after `before`, both [f, 4, 4]. `scale`: as in `model_poses`."""
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
     sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
@@ -134,7 +134,7 @@ def camera_embedding(
     c2w: [n, 4, 4], camera-to-world in OpenCV axes.
     intrinsics: [n, 4] or [4], in pixels of an 832x480 image.
     frames: rounded down to 4n + 1.
-    chunk: the latent frames per chunk, of which f is a multiple.
+    chunk: latent frames per chunk; f is rounded down to a multiple.
     scale: the divisor of translations, by default the longest step.
     before: the pose before the first, by default none.
     """

@@ -1,4 +1,4 @@
-"""Checks of camera-to-world poses (OpenCV axes), intrinsics (pixels of 832x480) and actions, and a video's length."""
+"""Checks of camera-to-world poses (OpenCV axes), intrinsics (832x480 pixels) and actions; rounding of video lengths."""
 
 import numpy as np
 from numpy.typing import ArrayLike

@@ -19,8 +19,8 @@ EXACT = 1e-9
 class Rounding:
     """The rounding error of a file's numbers, estimated from their decimal digits or dtype.
 
-    decimals: the decimal places, at least 2; 10 means more than 9.
-    absolute: half a unit of the last decimal place, or 0.
+    decimals: the decimal places, 2 to 9, or 10 for more.
+    absolute: half a unit of the last decimal place; 0 for 10.
     relative: the relative error of the digits or the dtype.
     """
 
@@ -66,8 +66,8 @@ def position_error(away: float, rounding: Rounding, exact_rotations: bool, inver
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return `c2w`, with the median as every position if rounding errors explain all differences. `numbers`: the file's
-    numbers, before any conversion. `dtype`: their dtype in a binary file. `inverted`: whether the file is
+    """Return `c2w` or, if rounding errors explain all movement, a copy with the median position everywhere. `numbers`:
+    the file's unconverted numbers. `dtype`: their dtype in a binary file. `inverted`: whether the file is
     world-to-camera."""
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
@@ -84,8 +84,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return the matrices [n, 4, 4] with orthogonal rotations if rounded decimals are why `check_poses` would refuse
-    them. Return other matrices unchanged."""
+    """Make the rotations of `matrices` [n, 4, 4] orthogonal, in a copy, if decimal rounding explains their deviation.
+    Return other matrices unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = orthogonality_error(matrices[:, :3, :3]).max(initial=0.0)

@@ -12,8 +12,8 @@ from .poses import FEWEST_POSES, frame_count
 FRAMES_PER_LATENT = 4
 """The number of video frames for each latent frame after the first."""
 LONGEST_STEP = 1.05
-"""The maximum step in the model's input without a warning. A video's first path has steps up to 1; resampled later
-paths exceed 1 a little."""
+"""A longer step in the model's input causes a warning. The unit is the longest step of the video's first path;
+resampling may exceed it slightly."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class CameraTrack:
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
     world: [f, 4, 4], camera-to-world, in world units.
     scale: the divisor of translations, 0 until the camera moves.
-    used_poses: the number of the path's poses in use.
-    path_poses: the number of all poses, 0 without a path.
+    used_poses: how many poses of the path are used.
+    path_poses: the path's number of poses, 0 without a path.
     flags: [f, 4], W, A, S, D flags.
     """
 

@@ -21,7 +21,7 @@ from .machine import describe_machine
 from .recordings import replays_correctly
 
 NAIVE = 20.0
-"""MIOpen (AMD) is probably slow if matrix products are over this many times as fast as convolutions."""
+"""A ratio of matrix-product to convolution TFLOPS above NAIVE suggests MIOpen's slow naive kernel (AMD)."""
 WRONG = 0.1
 """The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""
 COPY_SHAPE = 8192, 16384

@@ -217,8 +217,8 @@ class Estimate(NamedTuple):
 
 
 def estimate_releases(small: Rates, large: Rates | None = None) -> list[Estimate]:
-    """Return the estimates for MODELS and PRESETS, in 16 and 8 bits. `small`, `large`: the rates for the 1.3B and the
-    14B model, by default the same."""
+    """Return the estimates for MODELS and PRESETS, in 16 and 8 bits. `small`, `large`: rates at the 1.3B and 14B
+    model's layer sizes; `large` defaults to `small`."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large

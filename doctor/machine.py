@@ -105,7 +105,7 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return `folder`, `write_mb_s` and, with posix_fadvise, `read_mb_s`; after an error, `folder` and `reason`."""
+    """Measure `write_mb_s` and, with posix_fadvise, `read_mb_s`. An error becomes the key `reason`."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)

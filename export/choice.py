@@ -18,7 +18,7 @@ def sharpness(pixels: np.ndarray) -> float:
 
 
 def pick_sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield (index, pixels, sharpness) of the sharpest frame, uint8 [H, W, 3], of each `every` successive frames."""
+    """Yield (index, pixels, sharpness) for the sharpest of each `every` successive frames. Pixels: uint8 [H, W, 3]."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)

@@ -32,7 +32,7 @@ TRACKED_AT_ONCE = 240
 
 @dataclass(frozen=True)
 class Second:
-    """The agreement of the tracked points with the camera poses in one second of the video.
+    """One second of the video: how well its tracked points fit the camera poses.
 
     error: the mean reprojection error in pixels; NaN without triangulated points.
     inlier_share: the fraction of keypoints that belong to a triangulated point.
@@ -71,8 +71,8 @@ class Points:
 
 
 def check_points(points: bool = True) -> None:
-    """Raise DependencyError without pycolmap or OpenCV, which compute points. Raise InputError for a "ply" export
-    without `points`, which would be empty."""
+    """Raise DependencyError without pycolmap or OpenCV, which compute points. Raise InputError if not `points`: a "ply"
+    export would be empty."""
     if not points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()

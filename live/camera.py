@@ -20,7 +20,7 @@ FRAMES_TO_SPEED = 3
 FASTEST_LOOK_DEG = 6.0
 """The maximum rotation by the mouse in one video frame, in degrees. The rest follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of walking keys. Speed 1 is one unit of length per latent frame, the largest in training."""
+"""A session's default walking speed. Speed 1 is one unit of length per latent frame, the largest in training."""
 FASTEST_PITCH_DEG = 1.5
 """The maximum change of pitch in one video frame, by keys and mouse together, in degrees."""
 

@@ -45,7 +45,7 @@ class Controls:
     """The state of keyboard keys, mouse and gamepad of one walk (a steered video). Methods raise InputError for an
     invalid input.
 
-    last_input: when the last input arrived, or `take` last found a held one, by `clock`.
+    last_input: when the last input arrived, by `clock()`; `take` counts a held input again.
     key_changes: counts the starts and ends of key presses, timed keys and stick movements.
     changed: called after each input, in the thread that sends the input.
     """
@@ -67,7 +67,7 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a keyboard key, in addition to the held ones. `event`: the sender's id, for the input's Receipt."""
+        """Press a keyboard key, in addition to the held ones. `event`: the input's id, returned in its Receipt."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
@@ -148,8 +148,8 @@ class Controls:
             return self._last_arrival is not None or bool(self._script)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the inputs for the next `frames` video frames. Discard the mouse movements and, unless `frames` is 0,
-        the taps. Held keys and sticks stay."""
+        """Return the inputs for the next `frames` video frames. Discard mouse movements, and taps if a frame shows
+        them. Held keys and sticks stay."""
         with self._lock:
             now, since = self._clock(), self._last_take
             look, arrived = (self._look[0], self._look[1]), self._last_arrival

@@ -51,13 +51,13 @@ RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
 class Engine:
     """The functions and settings of a model for walks (steered videos).
 
-    window: the attention window in latent frames, always limited.
+    window: the attention window in latent frames, always finite.
     chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.
     new_vae_decoder: new_vae_decoder(exact) returns a VAE decoder, in fp32 if `exact`.
-    encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
+    encode_image: maps a frame [3, H, W], followed by grey frames, to a latent [1, 16, n, h, w] on the CPU.
     encode_prompt: maps a text to an embedding [1, L, D], in any thread.
-    new_tiny_decoder: returns a tiny decoder for the shown frames; None if the VAE decodes them.
+    new_tiny_decoder: returns a tiny decoder for shown frames, or is None.
     record: opens each walk's video file; None without videos.
     """
 
@@ -99,7 +99,7 @@ class Start:
     lens: fx, fy, cx, cy at 832x480; None is the official examples' lens.
     seed: the seed of the noise.
     state: the state of the video to continue; it replaces `lens`.
-    image: the VAE's latent of `frame`, if it is already encoded.
+    image: despite its name, the latent of `frame`, if already encoded.
     """
 
     frame: Tensor

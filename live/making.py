@@ -29,11 +29,11 @@ from .worlds.drift import HINT, DriftWatch
 
 log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
-"""The maximum time in seconds between two calls of `watch` while a session waits for the next chunk."""
+"""`Session.run` calls the callback `watch` at least once in this many seconds while waiting for a chunk."""
 CHUNKS_PER_RELEASE = 64
 """The interval, in chunks, at which freed memory is returned to the operating system on a CPU."""
 QUIET_SECONDS = 10.0
-"""After this many seconds without input, a session with `moving` makes chunks half as often."""
+"""After this many seconds without input, the Session option `moving` makes chunks half as often."""
 Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. These are the kinds, with the entries of the dict `facts`:
@@ -45,8 +45,8 @@ restarted: `folder`, the folder of the new walk.
 still: `still`, whether the session waits for an input.
 drift, stuck: `reason`, a message.
 kept: `reason`, why a file could not be kept.
-found: `seconds`, the video's length when the camera first reached the crate in the walk's map.
-back: `chunk`, the number of remaining chunks.
+found: `seconds`, the video's length when the camera reached the crate of the WorldMap.
+back: `chunk`, the walk's number of chunks afterwards.
 failed: `what` (walk, command or prompt), `reason`, and `ended`, whether the walk has ended.
 """
 

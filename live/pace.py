@@ -12,7 +12,8 @@ from .shown.frames import Frames
 MARGIN = 0.03
 """A chunk's frames should arrive this many seconds before playback needs them."""
 RECENT_FRAMES = 32
-"""A delay is predicted from the last chunks with this many video frames in all, but at least two chunks."""
+"""A chunk's delay until its first frames is predicted from the last RECENT_FRAMES video frames, but at least two
+chunks."""
 RATE_SECONDS = 4.0
 """The frame rate is measured over this many past seconds."""
 

@@ -37,8 +37,8 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return `spec` and `notes` adapted to a walk. Only a window of the whole video is replaced, by LIVE_WINDOW,
-    changed by `window` and `sink`."""
+    """Adapt `spec` and `notes` to a walk. If its window is the whole video, replace it by LIVE_WINDOW, changed by
+    `window` and `sink`."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes
@@ -48,8 +48,8 @@ def plan_endless(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return a note for each chunk size, window, sink or step count in `spec` with which the video may look worse than
-    with the release's."""
+    """Return a note for each chunk size, window, sink or step count in `spec` that differs from the release's and may
+    worsen the video."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

@@ -38,7 +38,7 @@ class PromptedChunkMaker(ChunkMaker):
         """Change the prompt of the next chunks, as soon as the text is encoded.
 
         refresh: whether past keys and values are recomputed, so that the video changes immediately.
-        event: the sender's id, for the input's Receipt.
+        event: the input's id, returned in its Receipt.
 
         Raises InputError for an empty prompt, and after `stop` or `close`.
         """
@@ -55,7 +55,7 @@ class PromptedChunkMaker(ChunkMaker):
         name: the world event's name or keyboard key.
         on: None toggles the world event.
         refresh: as in `prompt`.
-        event: the sender's id, for the input's Receipt.
+        event: the input's id, returned in its Receipt.
 
         Raises InputError for an unknown name, and after `stop` or `close`.
         """
@@ -98,7 +98,7 @@ class PromptedChunkMaker(ChunkMaker):
             self.walk.store.add_setting("events", self.events.as_dicts())
 
     def update_events(self) -> None:
-        """Set the active events to those in the walk's last prompt, and report them."""
+        """Set the active world events from their sentences in the last prompt; report them."""
         self.events.set_full_prompt(self.walk.store.last_prompt[0])
         if self.events.all:
             self._notify("events", {"events": sorted(self.events.active)})

@@ -82,7 +82,7 @@ class Session(PromptedChunkMaker):
         begin: the Start of the walk, or the state of a video to continue.
         folder: the folder in which each walk gets a subfolder; None is a temporary one.
         fps: the playback rate; with 0, chunks do not wait for playback.
-        whole: whether to save a state and a camera path; by default if `folder` is set.
+        whole: whether to save also a state and camera path; None means if `folder` is set.
         moving: whether chunks are made without input too.
         controls: the source of the inputs; None is new Controls.
         events: world events, in a form that `read_events` accepts.

@@ -52,7 +52,7 @@ class WalkStore:
 
         picture: tensors by name: "frame", the first frame, and "image", its latent.
         lens: fx, fy, cx, cy at 832x480.
-        unit: the unit of length of the camera, for `walk.json`.
+        unit: the divisor of translations in the model's camera input.
         before: the state of the continued video, if any.
         settings: further entries for `walk.json`.
         """

@@ -128,7 +128,7 @@ class Walk(WalkWorld):
         self._key_changes_when_stuck = self.controls.key_changes
 
     def detect_crate(self) -> bool:
-        """Return whether the camera is near the map's crate, True only once in a walk."""
+        """Return True only once: when the camera first comes near the crate of the WorldMap."""
         if self.found or self.map is None:
             return False
         self.found = self.map.is_near_crate(self.camera.pose[:3, 3])
@@ -165,7 +165,7 @@ class Walk(WalkWorld):
         return frames
 
     def update_cache(self) -> None:
-        """Add the keys and values of the last chunk to the cache by a forward pass."""
+        """Add the last chunk to the KV cache now; otherwise the next chunk does so first."""
         self._world.remember()
 
     def _next_chunk(self) -> LatentChunk:

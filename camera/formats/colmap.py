@@ -25,7 +25,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""The minimum length of an accepted quaternion; the maximum is 1 / SHORTEST."""
+"""An accepted quaternion's length is between SHORTEST and 1 / SHORTEST."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (

@@ -35,7 +35,7 @@ class Format:
     """A camera file format.
 
     convention: a name in CONVENTIONS, or "" if the user must choose.
-    fields: the fields in the files, and how the reader uses them.
+    fields: the files' fields; each Field states how the reader uses it.
     sized: whether `read` also takes the images' width and height.
     """
 

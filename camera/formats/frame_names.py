@@ -93,7 +93,7 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _order_without_gaps(columns: np.ndarray) -> np.ndarray | None:
-    """Return indices, int [n], that sort the frames by a gapless column and by all columns to its left; else None."""
+    """Return row indices, int [n], that sort both a gapless column and every column to its left, or None."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():

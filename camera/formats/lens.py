@@ -14,7 +14,7 @@ from .reading import Lens, field_of, lens_notes, lens_rows, number_of
 class Model(NamedTuple):
     """A camera model.
 
-    numbers: the number of all parameters, including distortion.
+    numbers: how many parameters it has, including distortion.
     focals: the number of focal lengths; 0 for a panorama.
     pinhole: whether it equals a pinhole near the image centre.
     """
@@ -99,7 +99,7 @@ SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """A map from the key of a width to the key of the same image's height, and back."""
 MIN_SIDE = 16
-"""The minimum, in pixels, for a width and a height under keys of different programs to count as an image's sides."""
+"""A width and a height whose keys are no pair, such as "w" and "height", need at least this many pixels."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The JSON keys of a horizontal field of view, each with the factor that converts it to radians."""
 SAME_LENS = 1.02
@@ -138,8 +138,8 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 
 
 def describes_image(key: str, fields: Mapping) -> bool:
-    """Whether `key` describes an image. A width or height without the other in `fields` does not, because a lone
-    "height" may be a camera's."""
+    """Whether `key` describes an image. A width or height alone in `fields` does not: "height" may be the camera's
+    height above ground."""
     if key not in PAIRED or PAIRED[key] in fields:
         return True
     others = PARAMETER_KEYS["height" if key in PARAMETER_KEYS["width"] else "width"]

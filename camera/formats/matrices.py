@@ -119,7 +119,7 @@ def are_frames(value: Any) -> bool:
 
 def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
     """Replace an object whose key states a direction by its fields: {"extrinsics": {"c2w": m}} becomes
-    {"extrinsics_c2w": m}. With `inner_names`, a field's key may state the direction."""
+    {"extrinsics_c2w": m}. With `inner_names`, a direction in a field's key suffices."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or inner_names and any(map(direction_of, value)))

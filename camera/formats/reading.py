@@ -15,8 +15,8 @@ from ..pose_folder import check_file
 from ..poses import LARGEST_FRACTION, LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
 
 LARGE_SIDE = 100
-"""In an image with both sides over LARGE_SIDE pixels, a lens in fractions of the image size is refused. Smaller images
-may have such values in pixels."""
+"""If both image sides exceed LARGE_SIDE pixels, small lens values are refused as fractions of the image size. In
+smaller images, they are plausible pixel values."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 """A pattern for the keys under which a file may state its matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
@@ -92,8 +92,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_table(path: Path, *columns: int, numeric: Sequence[int] = ()) -> np.ndarray:
-    """Return the numbers in a text file, float64 [n, k]. `columns`: the accepted values of k. `numeric`: the columns to
-    read, by default all; others become 0."""
+    """Return a text file's numbers, float64 [n, k]. `columns`: the accepted column counts k. `numeric`: the indices of
+    columns to read, by default all; others become 0."""
     split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))
     lines = [*dropwhile(lambda line: not is_number(line[1][0]), (line for line in split if line[1] != [""]))]
     if not lines:

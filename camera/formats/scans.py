@@ -176,8 +176,8 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _to_row_order(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] in row-major order, and notes. The translations show the file's order; `order` decides
-    if all are 0."""
+    """Return the poses [n, 4, 4] in row-major order, and notes. The translations show the file's order. If all are 0,
+    `order` decides."""
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

@@ -32,7 +32,7 @@ ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 MATRIX_NAME = "matrix_type"
-"""The key in the result of `stated_texts` whose value is the pose matrices' key in the file, such as "c2w"."""
+"""The key under which `stated_texts` returns the name of the pose matrices, such as "c2w"."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
@@ -170,7 +170,7 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
 
 def stated_texts(path: Path, matrix_name: bool = False) -> dict[str, str]:
     """Return the texts in a file that may state its convention or lens, by their keys in the file. If `matrix_name`,
-    add the pose matrices' own key as the value of MATRIX_NAME."""
+    add the pose matrices' name under the key MATRIX_NAME."""
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():

@@ -70,8 +70,8 @@ PLACE_COLUMN = re.compile(
 UNEVEN_STEPS = 1.5
 """If a time step is longer or shorter than the median step by more than this factor, the poses are resampled."""
 MIN_FORWARD, MIN_GAIN, MIN_UPRIGHT = 0.7, 0.1, 0.7
-"""Thresholds of `_check_quaternion_order`: a path's forward motion, its difference between both component orders, and
-an upright camera's mean c2w[1, 1]."""
+"""Thresholds of `_check_quaternion_order`: the forward motion, its gain if w is read first, and an upright camera's
+mean c2w[1, 1]."""
 W_LIKE = 0.999
 """The minimum absolute value at which the first component of a quaternion seems to be w."""
 W_FIRST_NOTE = Reported(

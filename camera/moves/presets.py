@@ -29,7 +29,7 @@ class Preset:
 
     unit: world units or degrees.
     amount: the default size of the move.
-    move: from (progress [n], amount, point in view [3]) to poses [n, 4, 4].
+    move: move(progress [n], amount, point in view [3]) returns poses [n, 4, 4].
     """
 
     description: str
@@ -39,8 +39,7 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for moves in world units: the model sees only the ratios of a path's steps, not `amount`. "" for other
-        moves and "static"."""
+        """A note that the model sees only ratios of a path's steps, not `amount`; "" if `amount` is 0 or in degrees."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 

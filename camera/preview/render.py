@@ -16,8 +16,8 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Return the poses of a video's latent frames as the model sees them: camera-to-world, float64 [f, 4, 4]. The
-    longest step of a moving camera is 1."""
+    """Return the poses of a video's latent frames as the model sees them: camera-to-world, float64 [f, 4, 4], with
+    steps divided by the longest one."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 

@@ -141,7 +141,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes of the classes `kinds`, by default all, whose input `name` has a value, not a link."""
+    """Return the nodes whose input `name` has a value instead of a link. `kinds`: their classes, by default all."""
     return [
         node
         for node in workflow.values()

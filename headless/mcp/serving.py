@@ -26,9 +26,9 @@ def build_server(explorer: Explorer) -> MCPServer:
     ) -> list[Any]:
         """Begin a walk, and return the last frame of its first chunk. The previous walk ends and stays in its folder.
 
-        image: a file on this machine with the first frame, by default the first walk's. prompt: a description of the
-        world, by default the first walk's. The first walk's defaults come from the model's example. seed: the seed of
-        the noise. continue_from: the file of a saved state, or the folder of a walk, in place of an image.
+        image: a file on this machine with the first frame. prompt: a description of the world. Later walks repeat the
+        first walk's image and prompt by default; the first walk's default to the model's example. seed: the seed of the
+        noise. continue_from: the file of a saved state, or the folder of a walk, in place of an image.
         """
         return _shown(explorer.start(image, prompt, seed, continue_from))
 

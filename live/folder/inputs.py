@@ -61,7 +61,7 @@ class InputLog:
             self._add(row if inputs.last_number is None else {**row, "event": inputs.last_number})
 
     def add_rebuild(self, latent_frame: int, *, new_prompt: bool) -> None:
-        """Record that keys and values were recomputed: for a new prompt, or after a return to an earlier chunk."""
+        """Record that the KV cache was recomputed: for a new prompt, or after a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": new_prompt})
 
     def cut(self, latent_frames: int) -> None:
@@ -85,8 +85,8 @@ class InputLog:
 
 
 def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return a saved walk's input rows, grouped by the first latent frame of their chunk. An ended walk has them in
-    `settings` (walk.json), another in FILE. Raises OSError, KeyError or ValueError."""
+    """Return a saved walk's input rows, grouped by their chunk's first latent frame. An ended walk has them in
+    `settings` (walk.json), an unfinished one in FILE. Raises OSError, KeyError or ValueError."""
     found: dict[int, list[Row]] = {}
     for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

@@ -107,8 +107,8 @@ def _used_prompts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[in
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
-    """Return the number of video frames of a walk: four per latent frame. Without a continued video `before`, the first
-    latent frame has only one."""
+    """Return the number of video frames of a walk: four per latent frame. If `before` is None, the first latent frame
+    has only one."""
     return max(0, FRAMES_PER_LATENT * latent_frames - (3 if before is None else 0))
 
 

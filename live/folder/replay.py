@@ -76,7 +76,7 @@ class Replay(Controls):
     has_changed = has_input
 
     def prepare(self, walk: Walk) -> None:
-        """Repeat the saved walk's changes before the next chunk: a new prompt, recomputed keys and values, and torch's
+        """Repeat the saved walk's changes before the next chunk: a new prompt, a recomputed KV cache, and torch's
         number of threads."""
         torch.set_num_threads(self.settings["threads"])
         self._at = walk.chunks * walk.engine.chunk

@@ -17,7 +17,7 @@ class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
     kind: as in `Input`.
-    event: the sender's id of the input, or None (`Input.number`).
+    event: the id that came with the input, or None.
     arrived: the time of arrival by time.monotonic.
     waited: the seconds from the arrival until the chunk began.
     latent_frame: the index of the first latent frame with the input.
@@ -36,9 +36,9 @@ class Frames:
 
     pixels: uint8 [n, H, W, 3].
     chunk: the index of the chunk in the walk.
-    first: the index of the first frame in the video, a continued video included.
+    first: the first frame's index, counted from the start of a continued video.
     part: 0 for the chunk's first latent frame, 1 for the others.
-    event: the sender's id of the last input that has one, or None.
+    event: the id of the last input that came with one, or None.
     seconds: the time from reading the inputs until the frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
     waited: the seconds that the newest input waited; None without a new input.
@@ -69,9 +69,9 @@ class LatentChunk(NamedTuple):
     """A chunk before its decoding.
 
     latent: [1, 16, n, h, w], on the model's device.
-    copy: the latent in host memory, valid after `wait` was called.
+    copy: `latent` in host memory, valid after `wait()`.
     wait: waits for the asynchronous copy.
-    relative_poses: the model's camera input [n, 4, 4].
+    relative_poses: [n, 4, 4], model input, each relative to its predecessor.
     poses: the camera poses [m, 4, 4] of the video frames.
     began: when the inputs were read, by time.perf_counter.
     receipts: one for each input that takes effect in the chunk.
@@ -93,8 +93,8 @@ CHUNK_START_KINDS = "prompt", "event", "time", "back"
 
 
 def make_receipts(inputs: Iterable[Input], began: float, first: int, begins_video: bool) -> tuple[Receipt, ...]:
-    """Return a Receipt for each input of a chunk, in order of arrival. `began`: the chunk's start by time.monotonic.
-    `first`: its first latent frame, which is the start image if `begins_video`."""
+    """Return the Receipts of a chunk's inputs, sorted by arrival. `began`: the start by time.monotonic. `first`: the
+    index of the chunk's first latent frame. `begins_video`: whether that is the start image."""
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera
         return first if each.kind in CHUNK_START_KINDS else first + begins_video + each.row // FRAMES_PER_LATENT

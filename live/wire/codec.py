@@ -10,7 +10,7 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""MSGPACK sends raw frames of at least this many bytes as two messages: the header, then the frames."""
+"""The minimum size, in bytes, of raw frames that MSGPACK sends apart from their header, as two messages."""
 
 
 class Socket(Protocol):

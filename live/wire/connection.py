@@ -122,6 +122,6 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the `Origin` header of a cross-origin request ("null" for an empty one), or "" for any other request."""
+    """Return a cross-origin request's `Origin`, else "". An empty one becomes "null", because "" means same-origin."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

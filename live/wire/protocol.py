@@ -14,7 +14,7 @@ from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
-"""A prompt may have at most this many characters."""
+"""The maximum number of characters in a prompt."""
 MOST_HELD, MOST_TRANSITIONS = 16, 512
 LARGEST_EVENT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 SLOWEST = 0.05

@@ -13,7 +13,7 @@ from ...measure.drift_metrics import colourfulness
 REFERENCE_FRAMES = 8
 """The number of latent frames at the walk's start that later chunks are compared with, rounded down to full chunks."""
 LASTS = 16
-"""A drift is reported after this many latent frames of degraded chunks, rounded down to full chunks."""
+"""The duration, in latent frames, after which a degradation is reported; rounded down to full chunks."""
 SIDE = 128
 """Frames are reduced to at most this many pixels on the longer side before they are measured."""
 HINT = "the video is degrading: R restarts from the image"

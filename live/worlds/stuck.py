@@ -10,11 +10,11 @@ HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
 """Chunks are compared only if the camera rotated by at most this many degrees between their last frames."""
 LEAST_STEP = 0.05
-"""Chunks are compared only if the camera moved at least this fraction of the largest training step per latent frame."""
+"""The minimum camera step per latent frame between compared chunks; 1 is the largest step in training."""
 WARM_UP = 8
 """Chunks are judged only after this many latent frames with a walking camera."""
 LASTS = 6
-"""The camera is stuck after this many latent frames without change, rounded up to full chunks."""
+"""The latent frames without change after which the camera is stuck, rounded up to full chunks."""
 UNCHANGED = 0.15
 """A chunk is unchanged if its image change per distance is below this fraction of earlier chunks' median."""
 SIDE = 64

@@ -18,7 +18,7 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a model."""
 LOOK = 6, 8
-"""The rows and columns of the grid of mean colours by which a start image is recognized."""
+"""A start image is recognized by its mean colours in a grid of these rows and columns."""
 ALIKE = 6.0
 """A start image is recognized if the root mean square difference of its mean colours, 0 to 255, is below this."""
 REACH = 1.3
@@ -40,12 +40,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WorldMap:
-    """A map of equal square rooms in a grid; x points right, y down, z ahead, and the floor is at y = 0.
+    """A map of equal square rooms in a grid; x points right, y down, z ahead; the floor is at y = 0.
 
     room: the side of a room.
-    margin: the minimum distance of the camera from a box.
-    boxes: [n, 5], repeated at all room corners: centre (x, z) from there, half sizes (x, z), height.
-    goal: the index of the box that is the crate.
+    margin: the camera's minimum distance from a box.
+    boxes: [n, 5] around every room corner: offset (x, z) of the centre, half sizes (x, z), height.
+    goal: the index of the box that is the crate in one room.
     rooms: the crate's possible rooms, as offsets (x, z) from the start room.
     """
 
