@@ -4,14 +4,15 @@ import re
 import time
 import warnings
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from lingbot_world.errors import InputError, LingBotError
 from lingbot_world.gym import ID
 from lingbot_world.live import Session
 from PIL import Image
+
+gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium: pip install gymnasium")
+from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
