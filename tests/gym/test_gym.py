@@ -1,3 +1,4 @@
+# ruff: noqa: E402, without gymnasium nothing below can be imported
 """The environment of gymnasium: spaces, equal frames for equal seeds and actions, options of a reset, bad input."""
 
 import re
@@ -6,13 +7,14 @@ import warnings
 
 import numpy as np
 import pytest
+
+gymnasium = pytest.importorskip("gymnasium", exc_type=ImportError)
+
+from gymnasium.utils.env_checker import check_env
 from lingbot_world.errors import InputError, LingBotError
 from lingbot_world.gym import ID
 from lingbot_world.live import Session
 from PIL import Image
-
-gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium: pip install gymnasium")
-from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
