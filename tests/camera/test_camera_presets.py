@@ -108,7 +108,7 @@ def test_shake_on_top_of_a_move_keeps_where_it_goes():
     assert np.abs(shaken.rotations - plain.rotations).max() > 1e-3
 
 
-@pytest.mark.parametrize(("name", "easing"), zip(PRESETS, cycle(EASINGS), strict=False))
+@pytest.mark.parametrize(("name", "easing"), [*zip(PRESETS, cycle(EASINGS), strict=False)])
 def test_every_preset_starts_at_the_identity_and_conditions_the_model(name, easing):
     path = preset_path(name, frames=20, easing=easing)
     assert len(path) == 17
