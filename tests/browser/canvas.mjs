@@ -18,8 +18,6 @@ export function browserPath() {
   return BROWSERS.find((path) => path && existsSync(path))
 }
 
-/** Not worth its time for a canvas that is open for a minute: V8's optimizing of its 30 MB of scripts. */
-export const PLAIN = '--js-flags=--no-opt,--no-maglev'
 export const launch = (...more) => chromium.launch({ executablePath: browserPath(), args: [...QUIET, ...more], timeout: PATIENCE })
 
 const AGAIN = 'passes at a second try only, or not at all: ' // of tests/browser_runner.py
@@ -64,7 +62,7 @@ export const settle = (page) => page.evaluate(async (frames) => {
 /** Open the canvas of the server at `url` in a browser of its own; `script` runs in the page before all others. */
 export async function openCanvas(url, { vue = false, viewport = { width: 1600, height: 900 }, scale = 1, settings, script } = {}) {
   await choose(url, vue, settings)
-  const browser = await launch(PLAIN)
+  const browser = await launch()
   const page = await browser.newPage({ viewport, deviceScaleFactor: scale })
   if (script) await page.addInitScript(script)
   page.setDefaultTimeout(PATIENCE)

@@ -3,16 +3,16 @@
 
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
-import { choose, launch, PATIENCE, PLAIN, ready, settle, withSecondTry } from "./canvas.mjs";
+import { choose, launch, PATIENCE, ready, settle, withSecondTry } from "./canvas.mjs";
 
 export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
 export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
 export const LIMIT = { timeout: 2 * PATIENCE }; // of a case, its second try included
 
 /** A page on an empty graph; errors thrown in it are collected in its `faults`. */
-async function openPage(vue) {
-  browser ??= await launch(PLAIN);
-  const more = { "Comfy.Workflow.WorkflowTabsPosition": "Topbar", "Comfy.UserConsent": true, "Comfy.EnableTooltips": true };
+async function openPage(vue, settings) {
+  browser ??= await launch();
+  const more = { "Comfy.Workflow.WorkflowTabsPosition": "Topbar", "Comfy.UserConsent": true, "Comfy.EnableTooltips": true, ...settings };
   await choose(process.env.COMFY_URL, vue, more);
   const permissions = ["clipboard-read", "clipboard-write"];
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, hasTouch: true, permissions });
@@ -29,8 +29,10 @@ let browser;
 const pages = new Map();
 after(() => browser?.close());
 
-/** The page of a renderer. Files share it in one process (all.mjs): to open one takes longer than many a file's cases. */
-async function pageOf(vue) {
+/** The page of a renderer. Files share it in one process (all.mjs), but for one with settings of its own: to open one takes
+ * longer than many a file's cases. */
+async function pageOf(vue, settings) {
+  if (settings) return openPage(vue, settings);
   if (!pages.has(vue)) pages.set(vue, await openPage(vue));
   return pages.get(vue);
 }
@@ -40,12 +42,12 @@ async function pageOf(vue) {
  * `it.both(...)`, for what the renderers do differently, always in both. Whatever is thrown in the page fails the case. A second
  * try has a new page.
  */
-export function inBothRenderers(cases) {
+export function inBothRenderers(cases, settings) {
   for (const vue of [false, true]) {
     describe(vue ? "Nodes 2.0" : "classic nodes", () => {
       let page, turns = 0;
       const once = async (body) => {
-        page ??= await pageOf(vue);
+        page ??= await pageOf(vue, settings);
         await body(page);
         assert.deepEqual(page.faults, []);
       };
@@ -58,6 +60,7 @@ export function inBothRenderers(cases) {
         }
       };
       const both = (name, body) => test(name, LIMIT, withSecondTry(() => once(body), tidy));
+      after(() => settings && page?.context().close());
       const it = (...given) => {
         turns += 1;
         if (process.env.LINGBOT_TESTS === "all" || vue === (turns % 2 === 0)) both(...given);
@@ -68,7 +71,7 @@ export function inBothRenderers(cases) {
 }
 
 /** The same with cases that each start with one editor node: `it(name, async (page, editor) => ...)`. */
-export function editorInBothRenderers(cases) {
+export function editorInBothRenderers(cases, settings) {
   inBothRenderers((plain, vue) => {
     const withEditor = (body) => async (page) => {
       await clearGraph(page);
@@ -76,7 +79,7 @@ export function editorInBothRenderers(cases) {
     };
     const it = (name, body) => plain(name, withEditor(body));
     cases(Object.assign(it, { both: (name, body) => plain.both(name, withEditor(body)) }), vue);
-  });
+  }, settings);
 }
 
 /**

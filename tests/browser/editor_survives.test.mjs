@@ -28,8 +28,6 @@ const enter = (page, inner) => page.evaluate(([type, down]) => {
 
 editorInBothRenderers((it) => {
   it("a refresh of the page", async (page, editor) => {
-    const persist = (on) => page.evaluate((keep) => window.app.extensionManager.setting.set("Comfy.Workflow.Persist", keep), on);
-    await persist(true);
     await moveEnd(page, editor);
     const moved = await savedState(page);
     const end = `[${moved.keyframes[1].position}]`; // in the draft that the front-end stores a while after a change
@@ -42,9 +40,10 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await savedState(page), moved);
     assert.deepEqual(await shownEnd(page, again), rounded(moved.keyframes[1].position));
     assert.deepEqual(await queuedKeyframes(page), [moved.keyframes]);
-    await persist(false);
   });
+}, { "Comfy.Workflow.Persist": true });
 
+editorInBothRenderers((it) => {
   it("saving and loading the workflow", async (page, editor) => {
     await moveEnd(page, editor);
     const moved = await savedState(page);
