@@ -15,8 +15,8 @@ from .options import CAMERAS, GenerateOptions
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path that the options set, or None. Raises InputError for more than one path, and CameraError
-    for an unsuitable path."""
+    """Return the options' camera path as a pose folder's contents, or None. Raises InputError for several paths,
+    CameraError for an unsuitable path."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None

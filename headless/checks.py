@@ -33,7 +33,7 @@ MAX_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its opened input files, except the transformer's. Opened weights are memory-mapped.
+    """A run's options and its opened input files. The transformer's files are not included. Weights are memory-mapped.
 
     tokenizer: only its path if `prompt_cache` has the prompt's embedding, else the open tokenizer.
     """
@@ -71,7 +71,7 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the dtype, arithmetic and attention of a forward that `processes` processes share."""
+        """Return a forward's Precision (dtype, arithmetic, attention) if `processes` processes share the forward."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
@@ -90,8 +90,8 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype of the VAE decoder in a single process, or None for fp32. `vae_dtype` "auto" selects fp16 on
-        GPUs with fp16 matrix instructions."""
+        """The VAE decoder's 16-bit dtype, or None for fp32. `vae_dtype` "auto" selects fp16 on suitable GPUs. A decoder
+        split over processes stays in fp32."""
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)

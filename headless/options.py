@@ -49,7 +49,7 @@ POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that replace parts of the model package."""
 BASE_OPTIONS = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The base model's sampling options. Of these, causal-pretrain takes GUIDED_OPTIONS, other causal models none."""
+"""The base model's sampling options. Causal models refuse these, except causal-pretrain, which takes GUIDED_OPTIONS."""
 GUIDED_OPTIONS = ("negative", "sampling_steps", "guide_scale", "solver")
 """The options in BASE_OPTIONS that causal-pretrain, a causal model with guidance, takes too."""
 UNGUIDED_ONLY = ("schedule",)
@@ -66,11 +66,11 @@ class GenerateOptions:
     """The options for making one video, named as in the official script.
 
     image: the first frame; an array is uint8 [H, W, 3].
-    negative: the negative prompt; None is the standard one.
-    output: a video file, PNG folder or pattern, "-" for standard output, or None.
+    negative: None is the standard negative prompt.
+    output: a video file, PNG folder, PNG names like f%04d.png, "-" for standard output, or None.
     overwrite: whether an existing `output` or `save_state` is replaced.
-    max_area: the maximum number of pixels of a frame. Frames keep the image's aspect ratio.
-    width, height: the exact size in pixels, in place of `max_area`.
+    max_area: the maximum number of pixels of a frame, which keeps the image's aspect ratio.
+    width, height: the exact size, in place of `max_area`.
     frame_num: the number of frames, 4n+1. A shorter camera path shortens the video.
     action_path: a folder with poses.npy and intrinsics.npy.
     preset: the name of a move in `camera.moves`.
@@ -84,19 +84,20 @@ class GenerateOptions:
     shift: the shift of the noise schedule; None is the model's.
     boundary: the noise level, 0 to 1, down to which the high-noise expert predicts.
     guide_scale: one guidance scale, or (low, high) for the two experts.
-    reuse_threshold: the maximum estimated relative error of an extrapolated step; 0 for none.
+    reuse_threshold: steps are extrapolated up to this estimated relative error; 0 for none.
     device: None is the GPU, or the CPU without a GPU.
     dtype: None is bf16 on a GPU, fp32 on the CPU.
-    residency: whether "one" or "both" experts stay on the GPU; "stream" copies blocks.
-    camera_cache: whether the camera layers' results stay on the GPU for later steps.
+    vae_dtype: of the decoder; "auto" is fp16 on suitable GPUs.
+    residency: "one" or "both" experts stay on the GPU; "stream" copies blocks.
+    camera_cache: whether camera layers' results stay on the GPU for later steps.
     shard: whether processes split an expert's weights. `residency` then has no effect.
 
-    The following are only for causal models. Unset, `chunk`, `window` and `sink` come from the continued state, or from
-    the release for a new video.
+    The following are only for causal models. Unset, `chunk`, `window` and `sink` come from the continued state or the
+    release.
 
     chunk: the number of latent frames that are generated together, 1 to 4.
     window: the attention window in latent frames; 0 is the whole video.
-    sink: the number of first latent frames that always stay in the window.
+    sink: the number of first latent frames that stay in the window.
     schedule: "v1", "v2" or the indices of the denoising steps.
     kv_cache: where keys and values are stored; "8bit" stores them in 8 bits.
     decoder_device: another CUDA GPU that decodes a chunk during the next one.
@@ -200,8 +201,8 @@ def parse_lora(text: str) -> LoraFile:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Return (480, 832) for 480x832 or 480*832. Each option defines which number is the height. Raises
-    ArgumentTypeError for any other text."""
+    """Return both numbers of a text like 480x832 or 480*832. The option defines their order. Raises ArgumentTypeError
+    for other texts."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480x832")

@@ -90,7 +90,7 @@ def _prepare_parallel(
 
 
 class _Background(AbstractContextManager["_Background"]):
-    """A context with two background threads. At the end of the context their tasks stop at the next progress update."""
+    """A context with two background threads. On exit, unfinished tasks are cancelled at their next progress update."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu

@@ -188,8 +188,8 @@ def _check_size(options: GenerateOptions, state: WorldState) -> None:
 def _prompts_by_chunk(
     options: GenerateOptions, spec: RolloutSpec
 ) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts, each as (index of its first chunk, text), and notes on events that have no effect because
-    they have no start."""
+    """Return the prompts, each as (index of its first chunk, text), and notes on events without a start time, which
+    have no effect."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

@@ -59,8 +59,8 @@ def truncation_warnings(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Return the prompts' embeddings, float32 [1, L, D] each, on the plan's device. New embeddings are cached, unless a
-    prompt is truncated, which logs a warning."""
+    """Return the prompts' embeddings, float32 [1, L, D] each, on the plan's device. A truncated prompt logs a warning,
+    and no new embedding is cached."""
     found = {text: embedding for text in prompts if (embedding := plan.prompt_cache.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 

@@ -108,8 +108,7 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser. The `camera` options, which need torch, are added only if the command `argv` begins with
-    `camera` or `completion`."""
+    """Return the parser. Add the options of `camera`, which need torch, only if argv[0] is "camera" or "completion"."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")

@@ -1,4 +1,4 @@
-"""The command `lingbot-world doctor`, which reports on this machine, and the arguments of `lingbot-world inspect`."""
+"""The commands that report: `lingbot-world doctor` on this machine, `inspect` on a model (see inspection.py)."""
 
 import argparse
 import json

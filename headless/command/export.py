@@ -78,8 +78,8 @@ def _lock_empty(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export and print a report. Print an error, but raise it in the format "ply", which has only
-    points."""
+    """Add points to the export and print a report. On failure, print the error; for the format "ply" (only points),
+    raise it."""
     from ...export import add_points
 
     try:

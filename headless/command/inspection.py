@@ -67,8 +67,8 @@ def describe_model(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Describe a package, an expert, a text encoder or a VAE, with the memory of a run. `size`: (width, height).
-    `window`, `sink`: latent frames. `where`: `assets` and `release` for `find_package`."""
+    """Describe a model file or package, with the memory of a run of `size` (width, height). `window` and `sink` count
+    latent frames. `where`: the arguments `assets` and `release` of `find_package`."""
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -177,7 +177,7 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report with a run's memory in each memory mode. `width`: the VAE's base channels."""
+    """Return a causal model's report, with a run's memory per mode. `width`: the VAE's base channels."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f

@@ -23,7 +23,7 @@ from .video_reader import open_video
 NOT_RECORDED = ("output", "overwrite", "save_state", "seed", "device", "image")
 MAX_PROCESSES = 4096
 PIECE_BYTES, PIECES = 2**16, 64
-"""The size and number of the pieces of a large file that are hashed. A file no larger than these is hashed whole."""
+"""The size and number of the hashed pieces of a large file. A file up to PIECES * PIECE_BYTES is hashed whole."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
@@ -126,7 +126,7 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return notes on input files that have changed since the recorded run, and on another version of this package."""
+    """Return notes on input files changed since the recorded run, and a note if the package version differs."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

@@ -31,7 +31,7 @@ class Target:
     path: Path
     pattern: str | None = None
     in_memory: list[np.ndarray] | None = None
-    """Not None if no file is written: the list to which frames, uint8 [F, H, W, 3], are appended."""
+    """The list to which frames, uint8 [F, H, W, 3], are appended if no file is written, else None."""
     recipe: str = ""
     """The record of the run as JSON, for the metadata."""
     overwrite: bool = False

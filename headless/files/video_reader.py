@@ -35,7 +35,7 @@ FIELDS = (
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
 """FFmpeg's types of side data for panoramas and stereo videos, each with a description."""
 UNEVEN_RATIO = 1.6
-"""The factor by which a time between two frames may differ from the median at a constant frame rate."""
+"""A frame rate counts as variable if an interval differs from the median by more than this factor."""
 
 MAX_REPEATS = 100_000
 """The maximum number of repeats of a frame in resampling. A broken time stamp would need more."""
@@ -45,7 +45,7 @@ class Layout(NamedTuple):
     """The conversion of a stored frame for display: widened, then transposed, then mirrored.
 
     wider: the factor on the width that makes pixels square.
-    mirrored: whether the frame is mirrored horizontally, and vertically.
+    mirrored: two flags, horizontal and vertical.
     exact: whether the display matrix is a multiple of a quarter turn.
     """
 
@@ -164,8 +164,8 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Resample frames to one every `step` seconds, or not if `step` is None. Yield each frame to show, and how many
-    times, at least 1. Raises InputError above MAX_REPEATS."""
+    """Resample frames to one every `step` seconds (None: no change). Yield pairs (frame, count): the frame is shown
+    `count` times, at least 1. Raises InputError above MAX_REPEATS."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -238,8 +238,8 @@ def open_video(video: str | Path) -> Any:
 
 
 def absolute_path(video: str | Path) -> str:
-    """Return a video's absolute path, because FFmpeg reads the "12" of 12:30.mp4 as a protocol. Raises InputError for a
-    folder, a pipe or a device."""
+    """Return the absolute path of a video file. Raises InputError for folders, pipes and devices. FFmpeg reads a
+    relative "12:30.mp4" as a URL."""
     path = Path(video).absolute()
     if path.exists() and not path.is_file():
         raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")

@@ -1,2 +1,1 @@
-"""The command `lingbot-world live`: a server and a page for walks, videos that a user steers while they are
-generated."""
+"""The command `lingbot-world live`: a server and a page for steering videos (walks) while they are generated."""

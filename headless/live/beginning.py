@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""The JSON file of recommended walk options next to a package's example image, and the options that it may have."""
+"""The name of the file with a package's recommended walk options, and the options that this file may contain."""
 VAE_APPROX = "vae_approx"
 """The subfolder for tiny decoders, as in ComfyUI's folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
@@ -55,8 +55,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def update_state(path: str | Path | None) -> Path | None:
-    """Write the state file of a walk's folder if it is missing or outdated, and return the file. Return any other path,
-    or None, unchanged."""
+    """Return the state file of a walk's folder, written first if missing or outdated. Return a file's path, or None,
+    unchanged."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)

@@ -37,7 +37,7 @@ def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `client`. The first Ctrl-C cancels `client`, which saves the walk. Later ones do nothing."""
+    """Return `client`'s result. The first Ctrl-C cancels `client` and raises CancelledError. Later ones do nothing."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
 

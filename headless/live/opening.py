@@ -68,13 +68,13 @@ class WalkSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """The settings of a server for all of its walks (steered videos).
+    """A server's settings for all walks (steered videos).
 
-    speed: the speed of the key W; 1 is the maximum in training.
+    speed: the speed of the key W, above 0; values above 1 exceed those in training.
     moving: whether video is also generated without input.
     decoder: the file or name of a tiny decoder; None for the VAE.
     restart_on_drift: whether a walk restarts from its image when the video degrades.
-    events: named additions to the prompt, such as rain, that clients can select.
+    events: named additions to the prompt, such as rain, for clients to select.
     stop_when_stuck: whether the camera stops when the frames no longer change.
     """
 
@@ -107,7 +107,7 @@ def open_live(
 
 
 def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
-    """Return the plan of a walk, without loading the model. `options`: as in `open_live`."""
+    """Return the plan that `open_live` makes from the same arguments. No model is loaded."""
     check_types({"ckpt_dir": ckpt_dir}, {"ckpt_dir": str | Path})
     known = {field.name for field in fields(GenerateOptions)} - {"output"}
     unknown = next((name for name in options if name not in known), None)

@@ -104,8 +104,7 @@ class _SegmentedVideo:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append frames, uint8 [n, H, W, 3], from the number `at` on. Copies of the first new frame fill a gap before
-        `at`."""
+        """Append frames, uint8 [n, H, W, 3], the first as number `at`. Copies of the first fill a gap before `at`."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 

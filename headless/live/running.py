@@ -54,8 +54,8 @@ def is_here(host: str) -> bool:
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Raise InputError if the server cannot listen on `port`. An empty `host` means 127.0.0.1, or with `everywhere` all
-    addresses."""
+    """Raise InputError if the server cannot listen on `port`. `host` defaults to 127.0.0.1, or to all addresses if
+    `everywhere`."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()

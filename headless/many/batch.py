@@ -67,7 +67,7 @@ def run_batch(
     own_process: bool = False,
 ) -> Counts:
     """Make a batch's missing and outdated videos, and record the outcomes. `tell(message)` gets notes and failures.
-    Without `run_groups`, this process makes the videos; `own_process` lets it change its number of threads. Raises
+    Without `run_groups`, this process makes the videos. `own_process`: whether torch's thread count may be set. Raises
     InputError for a folder in use."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return a job's options. A path from `preset` or `keys` is written into `folder` and set as `action_path`."""
+    """Return a job's options. Write the camera path of `preset` or `keys` into `folder`, and set `action_path`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera

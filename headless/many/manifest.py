@@ -30,7 +30,7 @@ _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 class Outcome:
     """The outcome of a job.
 
-    seconds: the time since the group's previous video or, for its first video, since its start; 0 after a failure.
+    seconds: the time since the group's previous video, or since the group's start; 0 after a failure.
     error: the reason of a failure, or None.
     """
 
@@ -122,8 +122,8 @@ class Manifest:
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
-    """Return a line's row if its job is done, a row of only name and status "failed" for any other job, or None without
-    a name."""
+    """Return the row of a finished job. For any other line with a name, return only name and status "failed". Return
+    None without a name."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -139,7 +139,7 @@ def _parse_row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of changed settings, "" for none, or "its settings" if settings were only removed."""
+    """Return the subject of a message "... changed": the settings' names, "its settings" for removals, or ""."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"

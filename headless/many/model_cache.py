@@ -49,8 +49,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Remove models that `plan` does not use, and all models if GPU memory is short for `plan`. If memory suffices,
-        models that are loaded next are cached."""
+        """Remove models that `plan` does not use, or all models if GPU memory is short. Cache models loaded later only
+        if memory then suffices."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -88,7 +88,7 @@ class ModelCache:
         return model
 
     def free_without_experts(self, device: torch.device) -> int:
-        """Return the bytes that would be free on the device without the cached experts. Memory estimates include the
+        """Return the device's free bytes plus the cached experts' size, for comparison with estimates that include the
         experts."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 

@@ -42,7 +42,7 @@ def end_at_next_signal() -> None:
 
 
 class FilesNote:
-    """A note for the user on the run's output files that were written since construction."""
+    """A note, read with `str()`, on the output files that the run has written."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}

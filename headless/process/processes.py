@@ -24,7 +24,7 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=24)
-"""The timeout of communication. The other processes may wait an hour while the first one decodes and writes."""
+"""The timeout of communication, far above the time in which the first process decodes and writes a video."""
 ENDED_WITH_THE_OTHERS = 1
 """The exit code of a process that ends only because another process has failed."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -50,8 +50,8 @@ class Processes:
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Broadcast a task's result: return, in every process, the `made` of the process that does `task` (see
-        `takes`). All processes must call this method. Tensors must be on the CPU."""
+        """Return a task's result in all processes, which must all call this method. `made`: the result, with tensors on
+        the CPU, in the process of `task` (see `takes`); ignored elsewhere."""
         if self.size == 1:
             assert made is not None
             return made
@@ -77,8 +77,8 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return `asked` if there is one process or `asked` is "cpu". Otherwise return this process's GPU, or None
-        without CUDA. Raises InputError if `asked` names a single GPU."""
+        """Return `asked` for a single process or "cpu". With several processes, raise InputError if `asked` names one
+        GPU, else return this process's GPU, or None without CUDA."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):

@@ -30,8 +30,8 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
 def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a `show` that also reports finished denoising steps or chunks to `on_progress`. Any progress update raises
-    CancelledError if `cancel()` is true. `steps`: the number of steps of both experts together."""
+    """Return a `show` that also reports denoising steps, or a causal model's frames, to `on_progress`. Progress updates
+    raise CancelledError if `cancel()` is true. `steps`: the total of both experts' denoising steps."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
