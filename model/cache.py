@@ -21,7 +21,7 @@ class BlockCache:
     """A weak reference to the source, and its version counter at the time of `attach`."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
-    """The tensors of a `steady` cache's previous source, by block, which `put` reuses."""
+    """The previous source's tensors by block, whose memory `put` reuses for stable addresses."""
     _nbytes: int
     _was_read: bool
 
@@ -70,7 +70,7 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free the source, the cached tensors and the spare tensors. Return the bytes of the cached tensors."""
+        """Free the source, the cached and the spare tensors. Return the cached tensors' size in bytes."""
         freed = self.clear_source()
         self._spare = {}
         return freed

@@ -27,7 +27,7 @@ MAX_LISTED = 10
 class ModelConfig:
     """The sizes of one LingBot-World transformer.
 
-    control: camera values per pixel: 6; 7 with actions; None without camera layers.
+    control: 6 camera values per pixel, 7 with actions; None without camera layers.
     causal: whether the model predicts the video chunk by chunk.
     """
 
@@ -53,7 +53,7 @@ class ModelConfig:
         causal: bool = False,
     ) -> "ModelConfig":
         """Return the config of a model with these logical (dequantized) weight shapes, by official name. Raise
-        CheckpointError if the shapes are not a LingBot-World transformer's.
+        CheckpointError if shapes do not fit a LingBot-World transformer.
 
         num_heads: None assumes a head size of 128.
         text_len: the number of tokens of a padded prompt.

@@ -174,8 +174,8 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Whether the next norm makes the residual additions of all batch elements, not only of the last one. Memory
-        suffices if all blocks quantize q, k and v one by one."""
+        """Whether all batch elements, not only the last, defer residual additions to the next norm. True if all blocks
+        quantize q, k and v one by one, which leaves enough memory."""
         return all(cast(Block, block).self_attn.makes_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -246,8 +246,8 @@ class LingBotWorldModel(nn.Module):
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: TokenShare = ALL_TOKENS) -> Camera:
-        """Embed `camera` [B, 384 or 448, F, H, W], or read its tokens from `cache`. The result has only the tokens of
-        `share`, and one batch element if all are equal."""
+        """Embed `camera` [B, 384 or 448, F, H, W], or read its tokens from `cache`. Return only the tokens of `share`.
+        If all batch elements are equal, embed only one."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):

@@ -85,7 +85,7 @@ def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmeti
 
 
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
-    """Return the peak bytes of self-attention: weights, and the larger of computing q, k and v and attending."""
+    """Return the peak bytes of self-attention: weights, plus the larger peak of QKV projection and attention."""
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
     heads = config.num_heads // precision.processes

@@ -79,7 +79,7 @@ class SequenceParallel:
 
 
 class TokenShare:
-    """The tokens that a process computes in a forward. Here all, so the methods return their arguments unchanged."""
+    """The tokens that a process computes in a forward. This base class serves a single process: all tokens."""
 
     def latent(self, x: Tensor) -> Tensor:
         return x

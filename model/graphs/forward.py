@@ -55,8 +55,8 @@ class _Recording:
 class ForwardGraphs:
     """The CUDA graphs of one video's forwards. Pass this object to the model as `options["graphs"]`.
 
-    Weights must stay on the GPU at the same addresses. The KeyValueCache must have `is_read_directly`, and a
-    CameraCache must be `steady`. A change of `options["weights"]` frees all graphs.
+    Weights must stay on the GPU at the same addresses. `KeyValueCache.is_read_directly` must be True, and a CameraCache
+    must be `steady`. A change of `options["weights"]` frees all graphs.
     """
 
     def __init__(self) -> None:
@@ -83,8 +83,8 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)` as a new tensor. Of the forwards with the same kernels and memory, the
-        second is recorded and tested, and later ones are replayed. After a failure, every forward is computed."""
+        """Return `compute(given, options)` as a new tensor. Among forwards with the same kernels and memory, compute
+        the first, record and test the second, and replay the rest. After a failure, compute every forward."""
         history = options["kv_cache"]
         if self._failed or history.window_state is None:
             return compute(given, options)
@@ -197,8 +197,8 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _valid_for(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Within this context, replace the cache's embedded prompt by `context`, the graphs' copy. The cached keys and
-    values are then valid for `context`."""
+    """Temporarily replace the cache's embedded prompt by `context`, the graphs' copy of the same prompt. The cached
+    keys and values then match `context`."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

@@ -36,10 +36,10 @@ FP8_HEADROOM = 16.0
 
 
 class KeyValueCache:
-    """The cache of all blocks' keys and values over a window of latent frames, for one video.
+    """The cache of one video's keys and values of all blocks in a window of latent frames.
 
-    Call `begin` before each chunk, and pass the cache to the model as `options["kv_cache"]`. After denoising, set the
-    attribute `keep` and run one more forward: later chunks attend to that forward's keys and values.
+    Call `begin` before each chunk. Pass the cache to the model as `options["kv_cache"]`. After denoising, run one more
+    forward with `keep` True, then reset it: later chunks attend to that forward's keys and values.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class KeyValueCache:
         dtype: torch.dtype,
         place: KeyValuePlace = ON_DEVICE,
     ) -> None:
-        """Create the cache for the window `held` with its sink of first frames. Raise InputError if no chunk fits in.
+        """Create the cache. Raise InputError if the window cannot hold its sink and a chunk.
 
-        frame_tokens: the number of tokens of a latent frame.
+        held, chunk: in latent frames of `frame_tokens` tokens.
         place: location and format; set `fp8` only if `choose_8bit.supports_fp8_cache` is True.
         """
         window, sink = held.frames, held.sink
@@ -99,8 +99,8 @@ class KeyValueCache:
         return self._place.is_read_directly
 
     def mask_empty_slots(self) -> None:
-        """Let attention process all slots and mask the empty ones, so that every forward runs the same kernels. The
-        cache must have `is_read_directly`, and the device must support `attend_to_frames`."""
+        """Let attention process all slots and mask empty ones, so that every forward runs the same kernels. Call this
+        only if `is_read_directly` is True and the device supports `attend_to_frames`."""
         self._by_frames = True
 
     @property
@@ -111,8 +111,8 @@ class KeyValueCache:
 
     @property
     def window_state(self) -> str | None:
-        """The state "full" or "filling" of a window in which all forwards run the same kernels, as CUDA graphs need.
-        None if the next forward may run others."""
+        """The window's state: "full", or "filling" with masked empty slots. In each state, all forwards run the same
+        kernels, as CUDA graphs need. None if kernels may change."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
@@ -173,8 +173,8 @@ class KeyValueCache:
     def extend(
         self, block: int, queries: Tensor | BeforeRope | None, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Any, Any, Any]:
-        """Add the current chunk's keys and values [chunk tokens, dim] to a block's window. Return queries, keys and
-        values for attention, valid until the next call. In fp8, keys, values and BeforeRope queries become Operands."""
+        """Add the chunk's keys and values [tokens, dim] to a block's window. Return queries (or None), keys and values,
+        valid until the next call. In fp8, all become Operands, except Tensor queries."""
         stored, scalings = self._storage.fetch(block), None
         if self._place.fp8:
             keys, scalings = self._scaled(block, keys, values)
@@ -229,8 +229,8 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Tensor | BeforeRope, tuple[Scaling, Scaling]]:
-        """Return the keys, and the Scalings of keys and values. Until a forward with `keep` has stored the Scalings,
-        each forward computes them from keys after norm and RoPE, and returns these keys."""
+        """Return keys, and Scalings of keys and values. A forward with `keep` stores the Scalings. Before that, compute
+        the Scalings, and return keys with norm and RoPE applied. Later, keys stay unchanged."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = first_keys_and_scalings(keys, values, FP8_HEADROOM)

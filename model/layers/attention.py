@@ -133,16 +133,16 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer to the prompt, which training padded to text_len tokens. For a shorter prompt, its last
-    key stands for all missing padding tokens."""
+    """A cross-attention layer to the prompt, which training padded to text_len tokens. A shorter prompt's last token is
+    padding, and counts for the missing tokens."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, reference: Tensor) -> Pair:
-        """Return the keys, after their norm, and the values of the embedded prompts `context`: [B, tokens, dim] each.
-        `reference`: for `norm_parameters`."""
+        """Return keys (normalized) and values of the embedded prompts `context`: [B, tokens, dim] each. `reference`
+        sets the norm's device and dtype."""
         norm_k = norm_parameters(self.norm_k, reference)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]

@@ -166,8 +166,8 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function that applies `layer` and GELU together, or None if `layer` is in 8 bits. Also return None if
-    `following` takes 8-bit inputs, because quantizing them includes GELU."""
+    """Return a function that applies `layer` and GELU together. Return None if `layer` is in 8 bits, or if `following`
+    takes 8-bit inputs, whose quantization applies GELU."""
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 

@@ -87,15 +87,15 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim]. With `defer_all` or a single element,
-    every addition is deferred."""
+    """Return a Residual for each batch element of x [B, tokens, dim]. `defer_all`: defer additions of all elements, not
+    only the last."""
     deferral: Deferral = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else deferral) for row in x]
 
 
 def deferred_first(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield each stream with its items of `given`, streams with a deferred addition first, whose norm frees the addend.
-    Set `last` of the stream that is yielded last to True, of others to False."""
+    """Yield each stream with its items of `given`. Streams with a deferred addition come first, because their norm
+    frees memory. Also set each stream's `last`: whether it is yielded last."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

@@ -22,8 +22,8 @@ EAGER_TOKENS = 2048
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return consecutive slices of nearly equal length that cover `length` items. The maximum length is `limit`,
-    rounded up to a multiple of 128."""
+    """Return consecutive slices that cover `length` items. Lengths, except the last, are equal multiples of 128, at
+    most `limit` before rounding up."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -57,8 +57,8 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
 
 @lru_cache
 def our_kernel_or(name: str, run_plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return a function that runs our kernel `name`, or `run_plain` after a failure. Without CUDA or Triton, return
-    `run_plain` itself."""
+    """Return a function that runs our kernel `name`, or always `run_plain` after a failure. Without CUDA or Triton,
+    return `run_plain`."""
     if device_type != "cuda" or not triton_loads():
         return run_plain
     return or_else(our_kernel(name), run_plain, name)
@@ -91,8 +91,8 @@ def _in_place_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: 
 
 
 def _scatter_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run a scatter operation on one slice of the tokens after another. `arguments`: `outputs` output tensors, the
-    output row of each token, and tensors with all tokens."""
+    """Run a scatter operation slice by slice over tokens. `arguments`: the output tensors (`outputs` is their number),
+    each token's output row, and tensors of tokens."""
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
         run_plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))

@@ -29,8 +29,8 @@ TRIED_ROWS = 4096
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the number format for a model's matrix products; "bf16" means the compute dtype. For fp8 and int8, also
-    store the GPU's fastest kernel in `products_8bit.CHOSEN`. Raise InputError if the device or the model's sizes do not
+    """Return the number format of a model's matrix products: "fp8", "int8", or "bf16" for any unquantized dtype. For 8
+    bits also set `products_8bit.CHOSEN` to the GPU's fastest kernel. Raise InputError if device or model sizes do not
     allow `wanted`."""
     if wanted in ("auto", "bf16"):
         return "bf16"
@@ -135,8 +135,8 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, rotated: bool) -> EightBit:
-    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel. A weight with a method
-    `recode` stays on its device, others move to `device`."""
+    """Return a weight [out, in] in the 8-bit `dtype` with a scale per output channel. `rotated`: see rotation.py. A
+    quantized weight stays on its device, others move to `device`."""
     if hasattr(weight, "recode"):
         return weight.recode(dtype, rotated)
     weight = weight.detach().to(device)
@@ -190,8 +190,7 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. If they share none, overwrite
-    and return x."""
+    """Return x + added [tokens, dim] in the 8-bit input dtype of all `layers`. Without a common one, add in place."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 

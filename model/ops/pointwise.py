@@ -51,8 +51,8 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(step: Tensor, block: Tensor) -> Tensor:
-    """Return the timestep's plus the block's modulation, [B, 6, dim], with 1 added to the two scales. The rows are
-    shift, scale and gate of self-attention, then of the feed-forward."""
+    """Return step [B, 6, dim] + block [1, 6, dim]: shift, scale and gate of self-attention, then of the feed-forward.
+    Add 1 to both scales, which serve as norm weights."""
     return run("modulated", step, block)
 
 
@@ -121,8 +121,8 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. The inverse of `to_fp8_` takes 1 /
-    factor."""
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. To invert `to_fp8_`, pass its factor's
+    reciprocal."""
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -134,11 +134,11 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Merge attention over parts of the keys as `merge_` does. Write merged * factor + shift to `out`, a tensor or
-    EightBit [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32.
+    """Merge attention over parts of the keys, weighted by softmax(log_sums). Write merged * factor + shift to `out`, a
+    tensor or EightBit [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32.
 
     parts, log_sums: see `merge_`; log_sums is None for a single part.
-    rest: one more part and its log_sums, or empty.
+    rest: one more (part, its log_sums), or ().
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out

@@ -90,8 +90,8 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: Eigh
 
 
 def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
-    """Register `run`, a product of 8-bit operands, as a kernel for `work`: with quantization of the input for trials,
-    without it in PREQUANTIZED."""
+    """Register the 8-bit product `run` for `work` twice: as a kernel that first quantizes its input, and in
+    PREQUANTIZED without quantization."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
