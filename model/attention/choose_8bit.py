@@ -29,8 +29,8 @@ UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please 
 MAX_ERROR = 0.2
 """An 8-bit kernel passes the accuracy test if its relative RMS error against exact attention is below this limit."""
 TEST_HEADS, TEST_SIZE = 8, Size(rows=2048, keys=16384)
-"""The number of heads and the size with which 8-bit attention kernels are timed. `find_kernel` adds the model's dim and
-head_dim."""
+"""The number of attention heads, and the Size of queries and keys, with which `find_kernel` times 8-bit attention
+kernels."""
 
 STREAM_TOKENS = 256
 """The number of tokens in the test of whether a kernel runs on the current CUDA stream."""
@@ -73,8 +73,11 @@ def attend_8bit(
 def attend_fp8(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, frame_mask: Tensor | None = None
 ) -> Rows:
-    """Attend to fp8 keys k and values v with fp8 queries q. Return the result [L, heads*head_dim] in `dtype`, an
-    EightBit for an 8-bit dtype. For `frame_mask` see `attend_to_frames`."""
+    """Attend to fp8 keys k and values v with fp8 queries q. Return the result [L, heads*head_dim] in `dtype`; for an
+    8-bit `dtype` the result is an EightBit.
+
+    frame_mask: fp32 [frames], 0 for visible latent frames, -inf for hidden ones; None: all are visible.
+    """
     if q.values.device.type != "cuda":
         return plain_attention_fp8_qkv(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
@@ -148,7 +151,8 @@ KERNEL_TESTS["attention-8bit"] = KernelTest(random_attention, exact_attention, M
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return the mode, with "exact" for "auto". Raise InputError for "8bit" if no kernel works on the device."""
+    """Return `wanted`, with "auto" replaced by "exact". Raise InputError if `wanted` is "8bit" and the device has no
+    accurate 8-bit attention kernel."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -198,7 +202,8 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 
 
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the kernel, or a synchronized copy if the kernel always runs on CUDA's default stream."""
+    """Return `kernel` if its `attend` runs on the current CUDA stream. Else return a copy whose `attend` runs on the
+    default stream, synchronized with the current stream."""
     if kernel.attend_fp8_qkv is not None:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)
@@ -215,7 +220,8 @@ def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConf
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a user note on 8-bit self-attention, or None for other modes. Errors: see `choose_attention`."""
+    """Return a note for the user on the 8-bit self-attention of this device, or None if `mode` is not "8bit". Raise
+    InputError if the device has no accurate kernel."""
     if mode != "8bit":
         return None
     if device.type == "cpu":

@@ -42,9 +42,9 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim]. For speed,
-    `options["padding_start"]` (int32 [1]) may name the index from which all tokens of k and v are one repeated padding
-    token."""
+    """Return exact attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim].
+    `options["padding_start"]`, int32 [1], may speed up attention: from this index on, all keys and all values must be
+    repetitions of one padding token."""
     if uses_our_kernel(q, heads):
         made = [
             _attend_by_ours(*row, heads, padding_start=options.get("padding_start"))
@@ -66,7 +66,11 @@ def uses_our_kernel(q: Tensor, heads: int) -> bool:
 def _attend_by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, frame_mask: Tensor | None = None, padding_start: Tensor | None = None
 ) -> Tensor:
-    """Return attention [L, heads*128]. For `frame_mask` see `attend_to_frames`, for `padding_start` see `sdpa`."""
+    """Return attention [L, heads*128], computed by this project's kernel for Hopper GPUs.
+
+    frame_mask: fp32 [frames], 0 for visible latent frames, -inf for hidden ones; None: all are visible.
+    padding_start: the index, int32 [1], from which all keys and values are one repeated padding token; or None.
+    """
     q, k, v = (
         x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous() for x in (q, k, v)
     )
@@ -91,8 +95,8 @@ def _compile() -> None:
 
 @lru_cache
 def our_kernel_works(device: torch.device) -> bool:
-    """Return whether our exact attention kernel compiles and gives correct results on this GPU. False if `serves`
-    excludes the kernel. A failure is logged."""
+    """Return whether our exact attention kernel supports this GPU, compiles, and gives correct results in a test. A
+    failed test is logged."""
     if not _serves_ours(device):
         return False
     generator = torch.Generator(device).manual_seed(0)

@@ -26,9 +26,10 @@ HEADROOM = 4.0
 
 
 class Scaling(NamedTuple):
-    """The mapping of numbers x to fp8: (x - mean) * factor.
+    """The mapping of numbers x to fp8 values: (x - mean) * factor.
 
-    scale: 1 / factor, a power of two. Both are fp32 [1].
+    scale: 1 / factor, a power of two, fp32 [1].
+    factor: fp32 [1].
     mean: fp32 [dim], or a zero [1].
     bound: an upper bound of the decoded magnitudes, fp32 [1], or None.
     """
@@ -44,7 +45,7 @@ class Scaling(NamedTuple):
         return self.mean, self.factor
 
     def with_bound(self) -> "Scaling":
-        """Return a copy with `bound`, computed from mean and scale."""
+        """Return a copy of this Scaling with `bound` set: no number decoded from fp8 has a larger magnitude."""
         return self._replace(bound=self.mean.abs().amax() + LARGEST[FP8] * self.scale)
 
 
@@ -61,7 +62,8 @@ class Operand(NamedTuple):
 
     @property
     def rows(self) -> Tensor:
-        """The values as [tokens, dim]: with their padding, or a copy without padding if they are transposed."""
+        """The fp8 values as [tokens, dim]. Transposed values are copied, without padding tokens. Others are returned as
+        stored, with any padding tokens."""
         if self.transposed_tokens is None:
             return self.values
         places = transposed_columns(torch.arange(self.transposed_tokens, device=self.values.device))
@@ -94,8 +96,8 @@ def limited_scaling(limit: float, x: Tensor, mean_tokens: Tensor | None = None) 
 
 
 def normed_key_scaling(norm_rope: NormRope, mean_tokens: Tensor) -> Scaling:
-    """Return the Scaling of keys after RMSNorm, with the mean of the tokens `mean_tokens` [n, dim]. The Euclidean norm
-    of a head's scaled key is at most `plain.MAX_KEY_NORM`."""
+    """Return the fp8 Scaling of keys after RMSNorm and RoPE. The keys `mean_tokens` [n, dim] are averaged over n for
+    the Scaling's mean. A head's scaled key has a Euclidean norm of at most `plain.MAX_KEY_NORM`."""
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_tokens.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / MAX_KEY_NORM).ceil())
     return Scaling(scale, 1 / scale, mean_tokens.mean(0, dtype=torch.float32))
@@ -118,8 +120,8 @@ def _mean(x: Tensor, tokens: Tensor | None) -> Tensor:
 
 
 def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return the scale, a power of two, that fits `headroom` times max|x - mean| into float8_e4m3fn. Also return 1 /
-    scale, fp32 [1]."""
+    """Return a power of two, the scale, and its reciprocal, fp32 [1] each. (x - mean) / scale fits float8_e4m3fn, even
+    if multiplied by `headroom`. x is [tokens, dim], mean [dim] or [1]."""
     least, limit = x.aminmax(dim=0)
     largest = torch.maximum(limit - mean, mean - least).amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
@@ -151,8 +153,8 @@ def queries_to_operand(q: Tensor) -> Operand:
 
 
 def wrap_fp8_queries(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return an Operand of fp8 queries without a mean. The arguments are the results of `scatter.rope_fp8`; `factor`
-    is 1 / scale."""
+    """Return an Operand of the fp8 queries `values` [tokens, dim], whose Scaling has a mean of 0. The arguments are the
+    results of `scatter.rope_fp8`: the queries are values * scale, and `factor` is 1 / scale."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 
@@ -162,8 +164,11 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def to_operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Convert q, k and v [B, tokens, dim] to fp8 [B * tokens, dim]. The means of k and v are subtracted. `zeros` tokens
-    of zeros are appended to k and to v; B must then be 1."""
+    """Convert q, k and v [B, tokens, dim] to fp8 Operands of [B * tokens, dim]. The means of k and v over all tokens
+    are subtracted; attention adds v's mean back.
+
+    zeros: the number of padding tokens to append to k and to v, each 0 in fp8; above 0 only if B is 1.
+    """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = to_operand(k, limited_scaling(MAX_KEY, k, sample(k)), zeros)
     return queries_to_operand(q), keys, to_operand(v, sampled_scaling(v, v), zeros)

@@ -14,14 +14,14 @@ from .fp8 import FP8, Operand, queries_to_operand, to_operands
 from .splitting import TILE, key_parts, multiprocessors, part_length
 
 MIN_KEYS_PER_ZERO = 256
-"""Zero keys are appended as padding only if there are at least this many keys for each zero key."""
+"""The minimum number of keys for each padding key (a key of zeros). With fewer keys, no padding keys are appended."""
 NUMERATOR_FACTOR = 256.0
 """The kernel multiplies the softmax's numerators by this factor before it rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys to append so that the last tile of keys is full. Return 0 if these unmasked zero
-    keys would distort the softmax."""
+    """Return the number of padding keys (zeros) to append to `keys` keys, so that the last tile of keys is full.
+    Attention does not mask padding keys. Return 0 if they would distort the softmax, or the tile is full already."""
     added = -keys % TILE
     return added if added * MIN_KEYS_PER_ZERO <= keys else 0
 
@@ -79,8 +79,8 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, batch: int
 class GraphShape(NamedTuple):
     """The sizes of a cuDNN attention graph.
 
-    batch: batch elements, or parts of the keys if `in_parts`.
-    in_parts: whether one element's keys are split; the graph then also returns log-sum-exps.
+    batch: the number of batch elements; with `in_parts`, the number of parts of one element's keys.
+    in_parts: whether one element's keys are split. The graph then also returns log-sum-exps.
     """
 
     batch: int
@@ -158,8 +158,11 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return attention without v's scale and mean, float8_e4m3fn [batch, queries, heads, head_dim]. Also return
-        log-sum-exps, fp32 [batch, heads, queries], empty unless `in_parts`."""
+        """Return the attention and its log-sum-exps. The caller must multiply the attention, float8_e4m3fn [batch,
+        queries, heads, head_dim], by v's scale and add v's mean.
+
+        The log-sum-exps are fp32 [batch, heads, queries], or empty if the GraphShape's `in_parts` is False.
+        """
         handle, (batch, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(batch, queries, heads, head_dim, dtype=FP8, device=self._device)

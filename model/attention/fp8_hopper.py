@@ -68,8 +68,11 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_with_fp8_result(q: Operand, k: Operand, v: Operand, heads: int, frame_mask: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have the same scale, computed from the `bound`
-    of v's Scaling."""
+    """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have one scale, computed from
+    `v.scaling.bound`, the upper bound of v's magnitudes.
+
+    frame_mask: fp32 [frames], 0 for visible latent frames, -inf for hidden ones; None: all are visible.
+    """
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
     return kernels.attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), frame_mask)
 
@@ -77,7 +80,11 @@ def _attend_with_fp8_result(q: Operand, k: Operand, v: Operand, heads: int, fram
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, frame_mask: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Return bf16 attention [tokens, heads*128], in `into` if contiguous bf16, else newly allocated."""
+    """Return attention [tokens, heads*128] in bf16.
+
+    frame_mask: fp32 [frames], 0 for visible latent frames, -inf for hidden ones; None: all are visible.
+    into: receives the result if contiguous and bf16; else ignored, and the result is newly allocated.
+    """
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
     return kernels.attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), frame_mask)

@@ -72,8 +72,8 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _without_conversion(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Adapt `attend` for PREQUANTIZED. The returned function converts q, k, v to fp8 and returns a partial of
-    `attend`."""
+    """Adapt `attend` for timing without the conversion to fp8. Return a function that converts q, k and v once, and
+    returns a function without arguments that calls `attend` on them."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads

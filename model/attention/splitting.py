@@ -29,13 +29,14 @@ def key_parts(queries: int, keys: int, heads: int, multiprocessors: int = H200_M
 
 
 def part_length(keys: int, parts: int) -> int:
-    """Return the number of keys in each of `parts` equal parts, rounded down to a multiple of TILE."""
+    """Return the number of keys in each of `parts` equal parts, rounded down to a multiple of TILE. The remaining keys
+    are in no part."""
     return keys // parts // TILE * TILE
 
 
 @lru_cache
 def multiprocessors(device: torch.device) -> int:
-    """Return the number of multiprocessors (SMs) of a GPU, or of an H200 for other devices."""
+    """Return the number of multiprocessors (SMs) of a GPU. For a device without CUDA, return the number of an H200."""
     if device.type != "cuda":
         return H200_MULTIPROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -31,7 +31,7 @@ SAGE = "sageattention"
 TRITON = "triton"
 NOT_INSTALLED = "not installed"
 MODULES = {KITCHEN: "comfy_kitchen", CUDNN_FRONTEND: "cudnn", SAGE: "sageattention", TRITON: "triton"}
-"""The module to import for each package with kernels, by the package's name on PyPI."""
+"""A mapping from the PyPI name of each package with kernels to the name of the module to import."""
 
 _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16, torch.float32)
 
@@ -65,8 +65,8 @@ def _multiplies_int8(card: Card) -> bool:
 
 
 def _kitchen_attends(card: Card) -> bool:
-    """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on a GPU; it is not on
-    Hopper."""
+    """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on the GPU `card`. False on
+    Hopper GPUs, among others."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 

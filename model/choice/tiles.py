@@ -11,12 +11,12 @@ LARGE_TILE_MEMORY = 200_000
 
 
 class Tile(NamedTuple):
-    """The part of a convolution's result that one Triton program computes. Channel counts are sums of two powers of
+    """The part of a convolution's result that one Triton program computes. A channel count is split into two powers of
     two, such as 96 = 64 + 32, because Triton needs powers of two.
 
-    pixels: rows of the result.
-    out, out_rest: the two summands of the output channels; out_rest may be 0.
-    channels, channels_rest: likewise, the input channels of one step.
+    pixels: the number of pixels of the result.
+    out, out_rest: output channels: the two powers of two; out_rest may be 0.
+    channels, channels_rest: input channels of one step: the two powers of two; channels_rest may be 0.
     stages: the number of pipelined loads.
     by_tma: whether TMA descriptors, not pointers, load the inputs.
     fp16_sums: whether products accumulate in fp16 before they are added in fp32.
@@ -34,8 +34,8 @@ class Tile(NamedTuple):
 
 
 def tile_of(card: Card, channels: int, out: int) -> Tile:
-    """Return the tile for a convolution from `channels` to `out` channels. GPUs with LARGE_TILE_MEMORY get a large
-    tile."""
+    """Return the tile of one Triton program for a convolution from `channels` to `out` channels on the GPU `card`. GPUs
+    with at least LARGE_TILE_MEMORY bytes of shared memory get larger tiles."""
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16
     if card.shared_memory < LARGE_TILE_MEMORY:

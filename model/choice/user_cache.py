@@ -25,8 +25,8 @@ MAX_ENTRIES = 20
 
 
 def cache_path(variable: str, name: str) -> Path | None:
-    """Return the path of `name` in this project's folder of the user's cache. If the environment variable `variable` is
-    set, return its value as a path, or None if empty."""
+    """Return the value of the environment variable `variable` as a path, or None if the value is empty. If the variable
+    is not set, return the path of `name` in this project's folder of the user's cache."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None

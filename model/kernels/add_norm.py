@@ -17,7 +17,8 @@ MAX_FULL_CHANNELS = 2048
 
 @triton.jit
 def _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return x, y, scale and shift at the channels `at`. For a None pointer, x is an unused placeholder."""
+    """Return the channels `at` of x, y, scale and shift. x replaces y if `y_ptr` is None, and replaces scale and shift
+    if `scale_ptr` is None; the caller ignores these replacements."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -30,8 +31,13 @@ def _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _gated_affine(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store it at `x_at`. `loaded` is the result of
-    `_load_channels`. Terms whose pointer is None are skipped."""
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store the result at `x_at`. A term whose pointer is None
+    is skipped.
+
+    loaded: one token's x, y, scale and shift.
+    gate: the values loaded from `gate_ptr`.
+    inside: the mask of existing channels.
+    """
     x, y, scale, shift = loaded
     if y_ptr is not None:
         y = y.to(tl.float32)
@@ -63,7 +69,12 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The kernel of `add_norm_`. Of n programs, program i computes the tokens i, i + n, i + 2n and so on."""
+    """The kernel of `add_norm_`. Of n programs, program i computes the tokens i, i + n, i + 2n and so on. A program
+    splits a token's channels into FIRST and SECOND channels, both powers of two.
+
+    scales_ptr: receives each token's scale of an 8-bit result.
+    scale_ptr, shift_ptr: the affine function of x, before the norm.
+    """
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _load_or_fill(gate_ptr, left, whole, 1.0), _load_or_fill(gate_ptr, right, inside, 1.0)
@@ -109,8 +120,14 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Launch the kernel of `ops.pointwise.add_norm`, which documents `added` and `affine`, and return x. `scales`
-    receives the scales of an 8-bit `out`. `norm` is weight, bias and eps."""
+    """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift, and return x. Write the layer norm of the new x
+    to `out`.
+
+    scales: receives each token's scale if `out` is in 8 bits; else None.
+    added: y and gate; y of None skips the addition.
+    affine: scale and shift, or None for both.
+    norm: the layer norm's weight, bias and eps.
+    """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):

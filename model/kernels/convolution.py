@@ -45,7 +45,12 @@ def _convolve(
     BY_TMA: tl.constexpr,
     FP16_SUMS: tl.constexpr,
 ):
-    """The kernel of `convolve`, called with `_operands`. A program computes PIXELS rows and NA + NB output channels."""
+    """The kernel of `convolve`. A program computes NA + NB output channels of PIXELS pixels, in steps of KA + KB input
+    channels.
+
+    x_rest: x, with a TMA descriptor for KB channels.
+    w_below, w_rest, w_both: the weight w, with TMA descriptors for (NB, KA), (NA, KB) and (NB, KB) channels.
+    """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
     blocks: tl.constexpr = (OUT + NA + NB - 1) // (NA + NB)
@@ -133,8 +138,8 @@ def _load(
 
 @triton.jit
 def _add_product(total, part, x, w, last, FP16_SUMS: tl.constexpr):
-    """Add the product of x and the transposed w to `total` (fp32), or, if FP16_SUMS, to `part` (fp16). With FP16_SUMS,
-    `last` adds `part` to `total` and resets `part`. Return `total` and `part`."""
+    """Add x @ w.T to `total` (fp32), or, if FP16_SUMS, to `part` (fp16). If FP16_SUMS and `last` is true, then add
+    `part` to `total` and set `part` to 0. Return `total` and `part`."""
     if FP16_SUMS:
         part = tl.dot(x, w.T, part, out_dtype=tl.float16)
         if last:
@@ -194,11 +199,13 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Convolve feature maps x [rows, channels] of `size` (height, width), and add `added`. Return a feature map as rows
-    [pixels, out].
+    """Convolve one feature map, or three frames of a pool, and add `added`. A feature map is stored as (height + 1) *
+    (width + 1) rows: a padding row and column follow the pixels. Return rows [pixels, out] in this layout.
 
-    slots: the slots of three frames, the oldest first, if x is a pool; None for a single feature map.
+    x: [rows, channels]; a pool has the rows of several frames.
+    slots: int32 indices of three frames in the pool, the oldest first; None for one feature map.
     weight: [out, side * side * frames * channels]; for side 2, the result of `vae.weights.quarters`.
+    size: x's height and width without padding.
     side: the window's side. Side 2 also upsamples by 2.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
@@ -237,7 +244,8 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return `_convolve`'s first six arguments: x for two parts of the input channels, the weight for four blocks."""
+    """Return the arguments x, x_rest, w, w_below, w_rest and w_both of `_convolve`. If `tile.by_tma`, each is a TMA
+    descriptor for another block of x or of the weight."""
     if not tile.by_tma:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor
@@ -249,8 +257,9 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 
 
 def store(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write a feature map x [rows, channels] of `size` (height, width) to a pool, in the newest frame's slot
-    `slots[2]`. If `weight` is given, write SiLU(RMSNorm(x) * weight) instead."""
+    """Write a feature map x [rows, channels] of `size` (height, width) to a pool of frames. If `weight` is given, write
+    SiLU(RMSNorm(x) * weight) instead. `slots` has a layer's three frame indices in the pool; x goes to the last one,
+    `slots[2]`."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

@@ -221,7 +221,7 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
     """Return the smallest power of two that is at least headroom * max|x - mean| / 448, and its reciprocal, fp32 [1]
-    each. x is [tokens, dim] with adjacent channels."""
+    each. x is [tokens, dim], contiguous in the last dimension."""
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
     scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
     with torch.cuda.device_of(x):
@@ -235,7 +235,8 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_fp8_`, and return `out`. `rows` may be None for tokens in order."""
+    """Write (x - shift) * factor to the rows `rows` (int64 [tokens]) of `out` (float8_e4m3fn), and return `out`. If
+    `rows` is None, token i goes to row i."""
     with torch.cuda.device_of(out):
         _to_fp8[part_grid(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out

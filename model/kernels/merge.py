@@ -85,8 +85,14 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Launch the kernels of `ops.pointwise.merge_fp8_`, which documents the other arguments, and return `out`. With
-    `scales`, fp32 [tokens, 1], `out` is in 8 bits and `scales` is also written."""
+    """Merge attention over parts of the keys, weighted by softmax(log_sums). Write merged * factor + shift to `out`
+    [tokens, dim], and return `out`.
+
+    scales: receives each token's scale if `out` is in 8 bits; else None.
+    parts: attention over each part, [n, tokens, heads, head_dim].
+    log_sums: the parts' log-sum-exps; None for a single part.
+    rest, rest_log_sums: one more part, or None.
+    """
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):

@@ -21,7 +21,8 @@ ROW, VALUES_ROW = 128, 32  # bytes in a row of a TMA box; VALUES_ROW for 8-bit v
 V_BLOCK = 64  # rows and columns of the block that a thread block transposes
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MAX_PARTS, PART_COST = 16, 640
-"""The maximum number of parts into which keys are split, and the cost of a split as a number of keys."""
+"""The maximum number of parts into which keys are split. With two or more parts, each part takes extra time, estimated
+as the time for PART_COST more keys."""
 
 
 class Configuration(NamedTuple):
@@ -30,7 +31,7 @@ class Configuration(NamedTuple):
     name, bytes: the dtype's name in PTX, and its size.
     tile: the number of keys in a tile.
     stages: the number of tiles in shared memory.
-    scores: the bits of an attention score.
+    scores: the size of an attention score in bits.
     cluster: the number of thread blocks that share loaded keys and values.
     """
 
@@ -67,9 +68,10 @@ def attend(
     """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`. An EightBit
     `out` receives fp8 values and scales.
 
-    v: for fp8, the result of `transpose`.
-    scales: for fp8, the scales of q, k, v, and v's Scaling.mean and Scaling.bound, fp32; else five None.
-    frame_mask, padding_start: see `attend_to_frames` and `sdpa` in attention/exact.py.
+    v: if fp8, transposed by `transpose`.
+    scales: for fp8, five fp32 tensors: q's, k's and v's scale, v's mean, and the upper bound of v's magnitudes.
+    frame_mask: fp32 [frames], 0 for visible latent frames, -inf for hidden ones; None: all are visible.
+    padding_start: int32 [1], the index from which all keys and values are one repeated padding token; or None.
     """
     queries, keys, kind, blocks = len(q), len(k), CONFIGURATIONS[q.dtype], _blocks(q)
     shared, parts = split_last_round(queries, 0 if padding_start is not None else keys, heads, blocks, kind)
@@ -91,8 +93,9 @@ def attend(
 
 
 def split_last_round(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the number of query tiles in the thread blocks' incomplete last round, or 0, and the number of parts into
-    which to split these tiles' keys."""
+    """Return two counts for the last round, in which some of the `blocks` thread blocks would be idle: the number of
+    its query tiles, and the number of parts into which to split their keys. Return (0, 1) if the last round is
+    complete."""
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 

@@ -21,8 +21,13 @@ MIN_ROUNDS = 0.9
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Return whether this kernel supports a convolution, and has enough tiles to be the fastest kernel. `weight` has
-    one row for each output channel."""
+    """Return whether this kernel supports a convolution and has enough tiles to occupy the GPU.
+
+    x: the input, [rows, channels].
+    weight: one row for each output channel.
+    size: a frame's height and width.
+    side: the side of the convolution's window.
+    """
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
     tiles = -(-(size[0] + 1) * (size[1] + 1) // PIXELS) * len(weight) // COLUMNS
@@ -32,12 +37,13 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Convolve three frames of the pool x [rows, channels] with 3x3 windows. Return a zero-padded feature map [(height
-    + 1) * (width + 1), out].
+    """Convolve three frames of a pool with 3x3 windows. Each frame has (height + 1) * (width + 1) rows: a row and a
+    column of zeros follow the pixels. Return one feature map in this layout, [(height + 1) * (width + 1), out].
 
-    slots: the frames' pool slots, the oldest first.
-    weight: [out, 9 * 3 * channels].
-    size: height and width of a frame.
+    x: the pool, [rows, channels].
+    slots: the frames' indices in the pool, the oldest first.
+    weight: [out, 9 * 3 * channels], in the order (window pixel, frame, channel).
+    size: a frame's height and width without the zeros.
     added: a feature map to add to the result.
     """
     (height, width), channels, out_channels = size, x.shape[1], len(weight)

@@ -25,8 +25,8 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 
 
 def is_accurate(what: str, run: Callable[[], Tensor], expected: Tensor) -> bool:
-    """Return whether the result of `run()` has a relative RMS error below MAX_ERROR compared with `expected`. Failures
-    are logged in a message that begins with `what`."""
+    """Return whether `run()` works and its result has a relative RMS error below MAX_ERROR compared with `expected`.
+    Log a warning that begins with `what` if `run` raises an error or is inaccurate. Raise `run`'s OutOfMemoryError."""
     try:
         error = ((run() - expected).norm() / expected.norm()).item()
     except torch.OutOfMemoryError:
@@ -54,13 +54,13 @@ def text(name: str) -> str:
 
 
 def product_source(name: str, columns: int, dtype: tuple[str, int], constraint: str = "+f", adds: bool = True) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that multiplies 64 rows by `columns` columns in shared
-    memory.
+    """Return the source of a CUDA function `name`(d, a, b), a WGMMA instruction: d = a @ b or d += a @ b. The registers
+    d hold [64, columns]; a and b are descriptors of matrices in shared memory.
 
-    dtype: the PTX name and the size in bytes of the factors' dtype.
-    constraint: the inline-assembly constraint of the result d: "f" for fp32 or "r" for fp16, after "+" (read and
-    written) or "=" (only written).
-    adds: whether to add to d, which requires "+", or to overwrite d.
+    dtype: a's and b's dtype: PTX name and size in bytes.
+    constraint: d's inline-assembly constraint: "f" for fp32 or "r" for fp16, after "+" (read and written) or "=" (only
+    written).
+    adds: whether to add to d, which requires "+".
     """
     half, across = constraint[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
@@ -73,8 +73,11 @@ def product_source(name: str, columns: int, dtype: tuple[str, int], constraint: 
 
 
 def register_product_source(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d: a has 64 rows in registers, b has
-    `columns` columns in shared memory."""
+    """Return the source of a CUDA function `name`(d, a, b), a WGMMA instruction: d += a @ b. The fp32 registers d hold
+    [64, columns]. The registers a hold 64 rows; b is a descriptor of a matrix in shared memory.
+
+    dtype: a's and b's dtype: PTX name and size in bytes.
+    """
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
