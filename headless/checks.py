@@ -28,7 +28,7 @@ from .options import CHOICES, GenerateOptions
 from .prompt_cache import EmbeddingCache
 
 MAX_FPS = 1000
-"""The maximum of the option `fps`. No player supports more."""
+"""The maximum value of the option `fps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,8 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The VAE decoder's 16-bit dtype, or None for fp32. `vae_dtype` "auto" selects fp16 on suitable GPUs. A decoder
-        split over processes stays in fp32."""
+        """The VAE decoder's 16-bit dtype, or None for fp32. `vae_dtype` "auto" selects fp16 on GPUs with fp16 matrix
+        instructions, else fp32. A decoder split over several processes ignores this dtype and uses fp32."""
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)
@@ -104,8 +104,8 @@ def pluralize(count: int, thing: str) -> str:
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if one of the options `names` differs from its default. `reason`: for the message, why the model
-    ignores the option."""
+    """Raise InputError if one of the options `names` differs from its default. The message contains `reason`, a text
+    that says why the model ignores the option."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:

@@ -51,7 +51,8 @@ PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 BASE_OPTIONS = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
 """The base model's sampling options. Causal models refuse these, except causal-pretrain, which takes GUIDED_OPTIONS."""
 GUIDED_OPTIONS = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_OPTIONS that causal-pretrain, a causal model with guidance, takes too."""
+"""The options of base models that causal-pretrain, a causal model with guidance, takes too. Causal models without
+guidance refuse these options."""
 UNGUIDED_ONLY = ("schedule",)
 """The options in CAUSAL_ONLY that only unguided causal models take. causal-pretrain, which is guided, refuses them."""
 CAUSAL_ONLY = (
@@ -66,28 +67,28 @@ class GenerateOptions:
     """The options for making one video, named as in the official script.
 
     image: the first frame; an array is uint8 [H, W, 3].
-    negative: None is the standard negative prompt.
+    negative: the negative prompt; None selects the standard one.
     output: a video file, PNG folder, PNG names like f%04d.png, "-" for standard output, or None.
     overwrite: whether an existing `output` or `save_state` is replaced.
     max_area: the maximum number of pixels of a frame, which keeps the image's aspect ratio.
     width, height: the exact size, in place of `max_area`.
     frame_num: the number of frames, 4n+1. A shorter camera path shortens the video.
-    action_path: a folder with poses.npy and intrinsics.npy.
+    action_path: a folder with a camera path, poses.npy and intrinsics.npy.
     preset: the name of a move in `camera.moves`.
-    keys: held keyboard keys with numbers of frames, such as "w-10,iw-15".
+    keys: a camera path as held keys with numbers of frames, such as "w-10,iw-15".
     ckpt_dir: the model package's folder.
     assets_dir: a folder with text encoder, tokenizer and VAE.
-    high, low, text_encoder, tokenizer, vae: replace parts of the package.
+    high, low, text_encoder, tokenizer, vae: paths to use in place of the package's.
     release: a key of RELEASES, if the files do not show the release.
     seed: None draws a random seed.
     noise_device: "cpu" draws equal noise everywhere, "cuda" the official code's noise.
-    shift: the shift of the noise schedule; None is the model's.
+    shift: the shift of the noise schedule; None selects the model's.
     boundary: the noise level, 0 to 1, down to which the high-noise expert predicts.
     guide_scale: one guidance scale, or (low, high) for the two experts.
     reuse_threshold: steps are extrapolated up to this estimated relative error; 0 for none.
-    device: None is the GPU, or the CPU without a GPU.
-    dtype: None is bf16 on a GPU, fp32 on the CPU.
-    vae_dtype: of the decoder; "auto" is fp16 on suitable GPUs.
+    device: None selects the GPU, or the CPU without a GPU.
+    dtype: None selects bf16 on a GPU, fp32 on the CPU.
+    vae_dtype: the VAE decoder's dtype; "auto" selects fp16 on suitable GPUs.
     residency: "one" or "both" experts stay on the GPU; "stream" copies blocks.
     camera_cache: whether camera layers' results stay on the GPU for later steps.
     shard: whether processes split an expert's weights. `residency` then has no effect.
@@ -99,7 +100,7 @@ class GenerateOptions:
     window: the attention window in latent frames; 0 is the whole video.
     sink: the number of first latent frames that stay in the window.
     schedule: "v1", "v2" or the indices of the denoising steps.
-    kv_cache: where keys and values are stored; "8bit" stores them in 8 bits.
+    kv_cache: the place of keys and values: "gpu", "8bit" (GPU, in 8 bits), "host" memory, or "auto" for what fits.
     decoder_device: another CUDA GPU that decodes a chunk during the next one.
     save_state: a file for the state, from which another run can continue.
     continue_from: a saved state, or the folder of a live walk. The output has only new frames.
@@ -156,8 +157,8 @@ class GenerateOptions:
     vae: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for a wrong type, invalid UTF-8 or a web address. Convert NumPy numbers to Python's, which
-        torch requires."""
+        """Raise InputError for an option of a wrong type, a prompt with invalid UTF-8, or a web address in place of a
+        file. Convert NumPy numbers to Python's, which torch requires."""
         hints = get_type_hints(type(self))
         check_types(vars(self), hints)
         for name in ("prompt", "negative"):

@@ -60,8 +60,8 @@ class SamplingPlan(Plan):
         return checks.pluralize(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the sizes and settings that determine the memory of the denoising steps. `together`: how several
-        processes split a forward."""
+        """Return the sizes and settings that determine the memory of the denoising steps. `together`: the groups of
+        processes that split each forward; the default is one process."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -95,8 +95,8 @@ def set_threads(plan: AnyPlan) -> str:
 def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
-    """Check the options, open all files, and return the plan. Raises a LingBotError for the first invalid option or
-    file. `open_file(opener, path, *loras)` may return a cached result."""
+    """Check the options, open all files, and return the run's plan. Raises a LingBotError for the first invalid option
+    or file. `open_file(opener, path, *loras)` returns `opener(path, *loras)`, or a cached result of it."""
     options = resolve_continue_from(options)
     checks.check_settings(options)
     device = find_device(options.device)

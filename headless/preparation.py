@@ -36,9 +36,9 @@ CUDA_LIBRARY_BYTES = 500_000_000
 class SharedInputs(NamedTuple):
     """The inputs of a causal run that all its chunks share.
 
-    contexts: embeddings [1, L, D] of first prompt, negative prompt if guided, later prompts.
-    image: latent [1, 16, n, h, w] of the first frame and grey frames; None except in the first process.
-    decoder: None in processes that do not decode.
+    contexts: text embeddings, [1, L, D] each. The order is first prompt, negative prompt if guided, later prompts.
+    image: the latent, [1, 16, n, h, w], of the first frame and grey frames; None except in the first process.
+    decoder: the VAE decoder; None in processes that do not decode.
     """
 
     memory: RolloutMemory
@@ -90,7 +90,8 @@ def _prepare_parallel(
 
 
 class _Background(AbstractContextManager["_Background"]):
-    """A context with two background threads. On exit, unfinished tasks are cancelled at their next progress update."""
+    """A context that runs tasks in two background threads. Its exit waits for the threads. Unfinished tasks are
+    cancelled at their next progress update. `gpu`: the tasks' CUDA device, or None."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -136,8 +137,8 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _plan_parallel(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan, whether the text and image encoders fit at once), or (None, False) if nothing can run in
-    parallel."""
+    """Plan the memory for loading the model in parallel with text and image encoding. Return (memory plan, whether both
+    encoders fit at once), or (None, False) if parallel loading is impossible."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -153,7 +154,8 @@ def _plan_parallel(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode a stripe of every frame, or ALONE if the VAE decodes in tiles."""
+    """Return the processes that share the decoding, each with one stripe of every frame. If the VAE decodes in tiles,
+    return ALONE, a single process."""
     return ALONE if memory.vae_tiling else processes
 
 

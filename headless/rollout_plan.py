@@ -33,7 +33,7 @@ from .options import BASE_OPTIONS, GUIDED_OPTIONS, UNGUIDED_ONLY, GenerateOption
 class RolloutPlan(Plan):
     """The plan of a run with a causal model.
 
-    prompts: each as (index of the first chunk with the prompt, text).
+    prompts: pairs (index of the first chunk with the prompt, the prompt's text).
     """
 
     checkpoint: Checkpoint

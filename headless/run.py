@@ -57,11 +57,12 @@ def generate(
     cancel: Callable[[], bool] | None = None,
 ) -> Result:
     """Make a video and return its Result. Raises a LingBotError for invalid `options` before weights are loaded. After
-    a cancelled causal run, the finished chunks remain.
+    a cancelled run of a causal model, the video's finished chunks remain.
 
     show: show(name, unit) returns a context manager for each stage's progress display.
-    on_progress: on_progress(done, total) counts a base model's steps or a causal model's frames.
-    cancel: called at each progress update; if true, the run raises CancelledError.
+    on_progress: on_progress(done, total) counts a base model's denoising steps, or the video's frames with a causal
+    model.
+    cancel: a function called at each progress update. If it returns true, the run raises CancelledError.
     """
     plan = make_plan(options)
     return run(plan, with_callbacks(show, plan.options.sampling_steps, on_progress, cancel))
@@ -90,8 +91,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return a copy of the plan that records the run in the video's metadata, or the plan itself if recording is
-    off."""
+    """Return a copy of the plan that records the options, `seed` and `processes` in the video's metadata. Return the
+    plan itself for frames in memory, or if the environment variable LINGBOT_WORLD_RECORD is ""."""
     if plan.target.in_memory is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))

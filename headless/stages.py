@@ -33,8 +33,12 @@ DECODE_AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all stages of a run share: the recorder of stages, the processes, and how these split each forward
-    (`together`)."""
+    """The objects that all stages of a run share.
+
+    stages: the recorder of the stages' time and memory.
+    processes: the processes that make the video.
+    together: the groups of these processes that split each forward.
+    """
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -135,7 +139,8 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
 
 
 KeepExpert = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
-"""A function keep(plan, name, load) that returns the expert "high" or "low" from a cache, or from `load()`."""
+"""A function keep(plan, name, load) that returns an expert from a cache, or loads it by `load()`. `name` is "high" or
+"low", for the high-noise or low-noise expert."""
 
 
 def run_steps(
@@ -146,8 +151,12 @@ def run_steps(
     together: ParallelGroups = ONE_PROCESS,
     keep: KeepExpert = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
-    """Return the sampled latents, [1, 16, f, h, w] each, of `videos` of one size. `keep`: a function that may return an
-    expert from a cache."""
+    """Denoise `videos` of one size, and return their latents, [1, 16, f, h, w] each.
+
+    residency: the weights and caches that stay on the GPU.
+    together: the groups of processes that split each forward.
+    keep: keep(plan, name, load) returns an expert from a cache or loads it; the default always loads.
+    """
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
         PerExpert(experts.high, experts.low),

@@ -108,7 +108,8 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser. Add the options of `camera`, which need torch, only if argv[0] is "camera" or "completion"."""
+    """Return the parser for the command line `argv`. The options of the subcommand `camera`, which need torch, are
+    added only if argv[0] is "camera" or "completion"."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
@@ -239,8 +240,8 @@ def _toy(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def progress_bar(name: str, unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` that shows a tqdm bar on standard error from its first call. `unit`: "B"
-    is shown as MB or GB."""
+    """Yield a callback `progress(done, total)` that shows a tqdm bar on standard error from its first call. The unit
+    "B" (bytes) is scaled, such as to MB. Other units are not scaled."""
     from tqdm import tqdm
 
     if sys.stderr is None:  # stderr is None if closed with 2>&-

@@ -78,8 +78,8 @@ def _lock_empty(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export and print a report. On failure, print the error; for the format "ply" (only points),
-    raise it."""
+    """Add triangulated points to the exported scene and print a report. If this fails, print the reason. The format
+    "ply" has only points, so for this format raise the error instead."""
     from ...export import add_points
 
     try:
@@ -109,7 +109,8 @@ def _camera(path: Path) -> tuple[Any, Any]:
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
-    """Return a saved walk's video, and the pose, [n, 4, 4], and intrinsics, [n, 4], of each frame."""
+    """Return three values of the saved walk in `folder`: the video's path, the frames' camera poses, [n, 4, 4], and
+    their intrinsics, [n, 4]. Raises InputError if the walk has no video."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.settings import CAMERA, read_settings
     from ..live.beginning import update_state

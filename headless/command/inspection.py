@@ -67,8 +67,12 @@ def describe_model(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Describe a model file or package, with the memory of a run of `size` (width, height). `window` and `sink` count
-    latent frames. `where`: the arguments `assets` and `release` of `find_package`."""
+    """Return a text that describes a model file or package, and the memory of a run with it.
+
+    size: (width, height) in pixels.
+    window, sink: in latent frames; None selects the numbers of the model's release.
+    where: the arguments `assets` and `release` of `find_package`.
+    """
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -177,7 +181,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a causal model's report, with a run's memory per mode. `width`: the VAE's base channels."""
+    """Return the report on a causal model: its description, and the memory of the run `work` in each memory mode.
+    `width`: the VAE's base channels."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f

@@ -89,7 +89,8 @@ class PartEncoder:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe. The muxer itself would hide the reason for a broken pipe."""
+        """Move the MP4 muxer's buffered output to the pipe. If the muxer wrote to the pipe itself, it would hide the
+        reason for a broken pipe."""
         self.pipe.write(self._made.getvalue())
         self.pipe.flush()
         self._made.seek(0)

@@ -67,7 +67,8 @@ def _read(path: Path | Image.Image) -> Picture:
 
 
 def reason(error: Exception) -> str:
-    """Return a short reason for the user from an error in BROKEN."""
+    """Return a short text for the user that says why an image cannot be read. `error`: the exception that the image
+    library raised."""
     if isinstance(error, UnidentifiedImageError):
         return "it begins like no format that is known here"
     return str(error).partition("\n")[0][:100] or type(error).__name__

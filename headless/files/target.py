@@ -25,17 +25,22 @@ _NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 @dataclass(frozen=True)
 class Target:
-    """The output of a run: a video file or pipe `path`, or PNG files in the folder `path` with names such as
-    "frame_%05d.png" (`pattern`)."""
+    """The output of a run: a video file, a pipe, PNG files, or a list in memory.
+
+    path: the video file or pipe, or the folder of the PNG files.
+    pattern: the PNG files' names, such as "frame_%05d.png"; None for other outputs.
+    """
 
     path: Path
     pattern: str | None = None
     in_memory: list[np.ndarray] | None = None
-    """The list to which frames, uint8 [F, H, W, 3], are appended if no file is written, else None."""
+    """The list to which arrays of frames, uint8 [F, H, W, 3], are appended. None if the frames are written to files or
+    a pipe."""
     recipe: str = ""
     """The record of the run as JSON, for the metadata."""
     overwrite: bool = False
-    """Whether existing PNG files are replaced. PNG files of an earlier, longer video are then deleted."""
+    """Whether a run replaces existing PNG files. If true, the run also deletes the surplus PNG files of an earlier,
+    longer video."""
 
     @property
     def is_pipe(self) -> bool:
@@ -85,8 +90,9 @@ class Target:
 
 
 def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
-    """Return the output that `output` names: a video such as x.mp4, PNG files (a folder or dir/*.png), "-" for standard
-    output, or None for memory. Raises InputError for anything else."""
+    """Return the Target for the option `output`: a video such as x.mp4, PNG files (a folder or dir/*.png), "-" for
+    standard output, or None for memory. Raises InputError for anything else. `overwrite`: whether existing PNG files
+    are replaced."""
     if output is None:
         return Target(Path(), in_memory=[])
     path = Path(output)
@@ -137,8 +143,8 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if `refuse_existing` refuses one of the output files. `first`, `frames`: the first PNG file's
-    number and the number of PNG files."""
+    """Raise InputError if an output file is a folder or the input `image`, or if it exists and `overwrite` is false.
+    `first`, `frames`: the first PNG file's number and the number of PNG files."""
     video = target.pattern is None and target.in_memory is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
     for file in (*target.files(first, frames), *([target.playable_copy] if video else []), *removed):
@@ -146,7 +152,8 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the temporary file of `file` would have too long a name. `option`: for the message."""
+    """Raise InputError if the name of `file` is too long with the suffix ".part", which the unfinished file gets. The
+    message names `option`, the option that contains the file's name."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -170,8 +177,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def leftover_notes(target: Target, end: int) -> list[str]:
-    """Return a list of at most one note: whether PNG files of an earlier, longer video stay or are deleted. `end`: the
-    number after the last new PNG file."""
+    """Return a list with one note if the folder has PNG files of an earlier, longer video, from number `end` on.
+    Otherwise return []. The note says whether these files stay or are deleted."""
     after = [file.name for file in target.files_after(end)]
     if not after:
         return []

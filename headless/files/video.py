@@ -37,7 +37,8 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
     keep_partial: whether an interrupted run leaves the frames written so far.
     first: the number of the first PNG file.
-    frames, parts: the numbers of received frames and of written parts.
+    frames: the number of frames received.
+    parts: the number of parts written. Each call of `write` gives one part.
     """
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
@@ -102,7 +103,8 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Stream:
-    """An output to a list or a pipe."""
+    """A video output that passes arrays of frames to the function `write`. The function appends them to a list, or
+    encodes them for a pipe."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
         self.write, self.close = write, close
@@ -111,7 +113,8 @@ class _Stream:
 
 
 class _PngFiles:
-    """An output of PNG files, which several threads compress, because zlib releases the GIL."""
+    """A writer of a video as PNG files, which several threads compress. `first`: the number of the first file.
+    `at_once`: whether files get their final names after each `write`, not only in `close`."""
 
     def __init__(self, target: Target, first: int, at_once: bool) -> None:
         self._target, self._next, self._at_once = target, first, at_once
@@ -189,7 +192,7 @@ class _PlayableVideo(_VideoFile):
         self._copy.unlink()
 
     def abandon(self) -> None:
-        """Delete the incomplete video, but keep a playable copy that has frames."""
+        """Delete the incomplete video. Keep its temporary copy, which can be played, unless the copy has no frames."""
         super().abandon()
         self._file.close()
         if not self._parts.frames:

@@ -35,10 +35,12 @@ FIELDS = (
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
 """FFmpeg's types of side data for panoramas and stereo videos, each with a description."""
 UNEVEN_RATIO = 1.6
-"""A frame rate counts as variable if an interval differs from the median by more than this factor."""
+"""The factor that defines a variable frame rate: some interval between frames is longer or shorter than the median
+interval by more than this factor."""
 
 MAX_REPEATS = 100_000
-"""The maximum number of repeats of a frame in resampling. A broken time stamp would need more."""
+"""The maximum number of repeats of a frame in resampling to a constant frame rate. More repeats indicate a broken time
+stamp."""
 
 
 class Layout(NamedTuple):
@@ -55,7 +57,8 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return a frame, [H, W] or [H, W, 3] with square pixels, transposed and mirrored for display."""
+        """Return a frame, [H, W] or [H, W, 3], transposed and mirrored for display. The frame must have square pixels
+        already."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame
@@ -86,8 +89,8 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frames per second that `video_frames` yields, or None if the rate is unknown or the video cannot be
-    read."""
+    """Return the frame rate at which `video_frames` yields a video's frames. A video with a variable rate is resampled
+    to a constant one. Return None if the rate is unknown or the video cannot be read."""
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(path)
@@ -148,7 +151,8 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(path: Path) -> float | None:
-    """Return the step of resampling in seconds, which is the median time between frames, or None for no resampling."""
+    """Return the interval to which a video with a variable frame rate is resampled: the median interval between frames,
+    in seconds. Return None if the rate is constant or unknown."""
     with open_video(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -238,8 +242,8 @@ def open_video(video: str | Path) -> Any:
 
 
 def absolute_path(video: str | Path) -> str:
-    """Return the absolute path of a video file. Raises InputError for folders, pipes and devices. FFmpeg reads a
-    relative "12:30.mp4" as a URL."""
+    """Return the absolute path of a video file, because FFmpeg reads a relative path such as "12:30.mp4" as a URL.
+    Raises InputError for folders, pipes and devices."""
     path = Path(video).absolute()
     if path.exists() and not path.is_file():
         raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""The name of the file with a package's recommended walk options, and the options that this file may contain."""
+"""RECOMMENDATIONS is the name of a model package's file with recommended walk options. RECOMMENDED has the names of the
+options that this file may set."""
 VAE_APPROX = "vae_approx"
 """The subfolder for tiny decoders, as in ComfyUI's folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
@@ -55,8 +56,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def update_state(path: str | Path | None) -> Path | None:
-    """Return the state file of a walk's folder, written first if missing or outdated. Return a file's path, or None,
-    unchanged."""
+    """Return the path of a saved state. If `path` is a walk's folder, return the state file in it, which is written
+    first if missing or outdated. If `path` is a file or None, return it unchanged."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -119,8 +120,8 @@ def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file of a tiny decoder: `decoder` itself, or a file of this name near the model's folder `ckpt`.
-    Raises InputError if there is none."""
+    """Return the file of a tiny decoder. `decoder` is the file, or a name without suffix. A name is searched in the
+    model's folder `ckpt` and in the folders vae_approx of it and its parents. Raises InputError if no file is found."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

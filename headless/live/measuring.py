@@ -28,8 +28,8 @@ WARM = 4.0
 
 
 def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:
-    """Measure two walks of `seconds` seconds each, one at 16 frames per second and one as fast as possible. Return JSON
-    values."""
+    """Measure two walks of `seconds` seconds each. The first runs at 16 frames per second, the second as fast as
+    possible. Return the settings and measurements by name, as JSON values."""
     try:
         return asyncio.run(_unless_interrupted(_measure(loaded, folder, seconds)))
     except asyncio.CancelledError:
@@ -87,8 +87,8 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk until `seconds` seconds after the first frames, and return the measurements by name. Raises InputError
-        without frames."""
+        """Walk until `seconds` seconds after the first frames arrive, and return the measurements by name. Raises
+        InputError if the walk ends before its first frame."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,

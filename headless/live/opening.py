@@ -243,8 +243,8 @@ class LoadedModel:
 
 
 class TextEncoder:
-    """A cached, thread-safe function from a prompt to its embedding, [1, L, D] on the CPU. `first`: the embedding of
-    the plan's prompt."""
+    """A thread-safe text encoder with a cache. A call with a prompt returns its embedding, [1, L, D] on the CPU.
+    `first`: the embedding of the plan's prompt, which is the first cached one."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
         self._plan, self._lock = plan, Lock()

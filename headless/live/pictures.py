@@ -56,7 +56,8 @@ def examples(loaded: LoadedModel) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file, with the prompt of the text file next to the PNG file, else `otherwise`."""
+    """Return a start image for the page from the PNG file `path`. The prompt comes from the text file next to the PNG
+    file. Without text, the prompt is `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")
@@ -69,8 +70,9 @@ def _jpeg(image: Image.Image) -> bytes:
 
 
 def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of a PNG, JPEG or WebP file. `crop`: whether to crop to the aspect ratio of
-    `size` (height, width). Raises InputError for other files."""
+    """Decode the bytes of a PNG, JPEG or WebP file to pixels, uint8 [H, W, 3], without resizing. `crop`: whether to
+    crop the center to the aspect ratio of `size` (height, width), which is otherwise ignored. Raises InputError for
+    other files."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MAX_PIXELS:

@@ -36,8 +36,8 @@ class WalkRecording:
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the writing thread. `first`: the number of the first frame in the walk. `tell(message)` reports the
-        first dropped frame and a failure."""
+        """Start the thread that writes the video. `first`: the walk's frame number at which the recording begins.
+        `tell(message)` reports the first dropped frame and a failure."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame
@@ -90,7 +90,8 @@ class WalkRecording:
 
 
 class _SegmentedVideo:
-    """A video file in parts of PART frames, which can be cut at any frame."""
+    """A video file that is encoded in parts of PART frames. The method `cut` shortens the file to any number of frames,
+    also within a part."""
 
     def __init__(self, path: Path, fps: int) -> None:
         self._path, self._fps = path, fps
@@ -104,7 +105,8 @@ class _SegmentedVideo:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append frames, uint8 [n, H, W, 3], the first as number `at`. Copies of the first fill a gap before `at`."""
+        """Append frames, uint8 [n, H, W, 3]. The first one becomes the file's frame number `at`. If the file is
+        shorter, copies of this frame fill the gap."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 
@@ -146,7 +148,8 @@ class _Parts(PartEncoder):
     """A writer of a video file in parts of PART frames, which can also copy parts of another file."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames (a multiple of PART) of another file of this class, without encoding."""
+        """Copy the first `frames` frames (a multiple of PART) of a video that another _Parts object has written,
+        without encoding. `video`: the open PyAV container."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):

@@ -10,7 +10,8 @@ from .opening import LoadedModel
 
 
 def replay(loaded: LoadedModel, walk: Path, folder: Path) -> str:
-    """Repeat a saved walk within `folder`. Return a message that states whether the latents of both walks are equal."""
+    """Repeat the saved walk in the folder `walk`, and save the repetition in a new folder in `folder`. Return a message
+    that says whether the latents of both walks are equal."""
     engine = loaded.engine_of(walk)
     with Session.replay(engine, walk, folder=folder, fps=0) as session:
         for _ in session:

@@ -23,8 +23,8 @@ from .pictures import read_upload, upload_notes
 
 
 class Visit:
-    """The session of one client, which stays open for reconnection. Only the constructor, `do` with a restart, and
-    `session.close` may run outside the event loop's thread."""
+    """The session of one client, which stays open for reconnection. All methods must run in the event loop's thread,
+    except the constructor, a restart by `do`, and `session.close`. These three may run in another thread."""
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
         """Open a session for a client's first message `init`. The walk gets a subfolder of `folder`. Raises InputError
@@ -97,7 +97,8 @@ def _replay(loaded: LoadedModel, init: Init, folder: Path) -> tuple[Engine, Sess
 
 
 def _start(loaded: LoadedModel, init: Init, size: tuple[int, int]) -> Start:
-    """Return the Start from a client's first message `init`. Missing fields come from the server's Start."""
+    """Return the Start of a walk (image, prompt, seed) from a client's first message `init`. Missing fields come from
+    `loaded.start`, the server's default. `size`: (height, width), to which the image is scaled."""
     begin = loaded.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

@@ -77,8 +77,9 @@ class WalkServer:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the model is free. Raises ConnectionError if the client disconnects, and InputError for a full
-        queue or an SGLang client whose wait would be long."""
+        """Wait until no other client uses the model. Raises ConnectionError if the client disconnects, and InputError
+        if the queue is full. A client with SGLang's protocol, which has no message for waiting, gets InputError unless
+        its turn comes soon."""
         if not self._taken:
             self._taken = True
             return

@@ -66,9 +66,12 @@ def run_batch(
     tell: Callable[[str], None] = lambda _text: None,
     own_process: bool = False,
 ) -> Counts:
-    """Make a batch's missing and outdated videos, and record the outcomes. `tell(message)` gets notes and failures.
-    Without `run_groups`, this process makes the videos. `own_process`: whether torch's thread count may be set. Raises
-    InputError for a folder in use."""
+    """Make a batch's missing and outdated videos, and record the outcomes. Raises InputError for a folder in use.
+
+    run_groups: a function that makes the groups' videos, such as on a cluster; None uses this process.
+    tell: `tell(message)` gets notes and failures.
+    own_process: whether the function may set torch's number of threads.
+    """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_batch(folder):
@@ -154,8 +157,8 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[SeededJob]]], list[Outcome]]:
-    """Divide jobs into groups that run together, each with the plan of one of its jobs. Return groups and failed
-    outcomes."""
+    """Divide jobs into groups that run together. Return pairs (plan of one of the group's jobs, the group's jobs), and
+    the outcomes of jobs that could not be planned. `tell(message)` gets notes of the plans."""
     alike: dict[str, list[SeededJob]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []

@@ -117,7 +117,8 @@ class _Attempt:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups from the queue `waiting` on an actor. After a loss of the actor, queue the unfinished jobs again."""
+    """Run groups of jobs from the queue `waiting` on a Ray actor, until the queue yields None or `done` is set. Put
+    each job's outcome into `outcomes`. If the actor is lost, queue the unfinished jobs again."""
     import ray
 
     worker = None

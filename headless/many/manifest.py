@@ -21,16 +21,16 @@ MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
 FILES = "files"
-"""The key of the input files' hashes in a row."""
+"""The key under which a row of the batch's manifest has the hashes of a job's input files."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 """A pattern that finds the job's name in an incomplete row."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job.
+    """The outcome of a batch's job.
 
-    seconds: the time since the group's previous video, or since the group's start; 0 after a failure.
+    seconds: the time since the previous video of the job's group, or since the group's start; 0 after a failure.
     error: the reason of a failure, or None.
     """
 
@@ -122,8 +122,8 @@ class Manifest:
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
-    """Return the row of a finished job. For any other line with a name, return only name and status "failed". Return
-    None without a name."""
+    """Return the manifest's row in a line of JSON if it is the complete row of a finished job. For any other line with
+    a job's name, return only the name and the status "failed". Without a name, return None."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -139,7 +139,8 @@ def _parse_row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the subject of a message "... changed": the settings' names, "its settings" for removals, or ""."""
+    """Compare a job's recorded settings `before` with the `given` ones. Return the changed settings' names, separated
+    by commas. Return "its settings" if settings were only removed, and "" if nothing changed."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"

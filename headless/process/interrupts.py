@@ -64,8 +64,8 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class DelayInterrupts:
-    """A context that delays the second and later interrupts until its end. `first`: whether to delay the first one
-    too."""
+    """A context that delays interrupts, such as Ctrl-C, until its end. Without `first`, the first interrupt takes
+    effect at once, and only later ones are delayed."""
 
     def __init__(self, first: bool = False) -> None:
         self._holds = first

@@ -24,7 +24,8 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=24)
-"""The timeout of communication, far above the time in which the first process decodes and writes a video."""
+"""The timeout of communication between processes. It is much longer than the others wait while the first process
+decodes and writes a video."""
 ENDED_WITH_THE_OTHERS = 1
 """The exit code of a process that ends only because another process has failed."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -50,8 +51,8 @@ class Processes:
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Return a task's result in all processes, which must all call this method. `made`: the result, with tensors on
-        the CPU, in the process of `task` (see `takes`); ignored elsewhere."""
+        """Send a task's result from the process that did the task to all processes, and return it. All processes must
+        call this method. `made`: the result, with tensors on the CPU; ignored in other processes."""
         if self.size == 1:
             assert made is not None
             return made
@@ -77,8 +78,8 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return `asked` for a single process or "cpu". With several processes, raise InputError if `asked` names one
-        GPU, else return this process's GPU, or None without CUDA."""
+        """Return the device for this process. A single process, or the option "cpu", gets `asked`. Several processes
+        get a GPU each, or None without CUDA. Then `asked` must not name one GPU, else InputError is raised."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -108,8 +109,8 @@ ALONE = Processes()
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the processes that torchrun started, and yield the Processes, which are ALONE without torchrun. After a
-    failure, only the process that failed first raises its error."""
+    """Join the processes that torchrun started, and yield the Processes object of this process. Without torchrun, yield
+    ALONE, a single process. After a failure, only the process that failed first raises its error."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -156,7 +157,8 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Raise InputError if this machine has too few GPUs or CPU cores for `count` processes."""
+    """Raise InputError if this machine has too few GPUs for `count` processes, or too few CPU cores if they run on the
+    CPU. `device`: the option; None allows the CPU if there is no GPU."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -201,8 +203,8 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
 
 
 def _exit_code(failures: dict[int, int], count: int) -> int:
-    """Return the exit code of the process at fault. `failures`: exit codes by rank. Raises LingBotError if it was
-    killed."""
+    """Return the exit code of the process that caused a failed run. `failures`: exit codes by rank. `count`: the number
+    of processes, for the message. Raises LingBotError if a signal such as SIGKILL ended that process."""
     for code in failures.values():
         if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
             return code

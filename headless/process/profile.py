@@ -68,7 +68,8 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """End the current stage as `end(keep)` does, begin the stage `name`, and return its progress callback."""
+        """End the previous stage, begin the stage `name`, and return its progress callback. `unit`: the unit of
+        progress, such as "step". `keep`: whether to leave torch's cached GPU memory, which is otherwise freed."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)
