@@ -18,10 +18,11 @@ class BlockCache:
 
     _source: Tensor | None
     _original: tuple[Callable[[], Tensor | None], int | None]
-    """A weak reference to the source, and its version counter at the time of `attach`."""
+    """A weak reference to the tensor passed to `attach`, and the tensor's version counter at that time."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
-    """The previous source's tensors by block, whose memory `put` reuses for stable addresses."""
+    """A `steady` cache's old tensors by block. `put` writes new values into them, so that addresses stay the same when
+    the camera or the prompt changes."""
     _nbytes: int
     _was_read: bool
 
@@ -55,8 +56,8 @@ class BlockCache:
         return self._nbytes
 
     def attach(self, source: Tensor) -> bool:
-        """Set the source, and empty the cache if the source's values have changed. Return False if the cache is
-        disabled."""
+        """Set `source`, the tensor from which the cached tensors are computed. Empty the cache if the source's values
+        have changed. Return False if the cache is disabled, else True."""
         original, version = self._original
         # a comparison of the values would wait for the GPU
         is_original = original() is source and version is not None and version == _version(source)
@@ -76,8 +77,8 @@ class BlockCache:
         return freed
 
     def clear_source(self) -> int:
-        """Remove the source and the cached tensors, and return the tensors' bytes. A `steady` cache keeps the memory
-        for reuse."""
+        """Forget the cached tensors and the tensor from which they were computed. Return the cached tensors' size in
+        bytes. A `steady` cache keeps their memory for later values."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -85,7 +86,7 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Disable the cache and free its memory. Return whether the cache had a source."""
+        """Disable the cache, and free its memory. Return whether a source tensor (see `attach`) was set."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -121,8 +122,8 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache a block's two tensors: copies in the block's spare tensors if shapes, dtypes and devices match, else
-        `pair` itself."""
+        """Cache a block's two tensors. If the block has old tensors of the same shapes, dtypes and devices, copy the
+        new values into those. Else cache `pair` itself."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])

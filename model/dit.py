@@ -76,10 +76,10 @@ class LingBotWorldModel(nn.Module):
         self.head = Head(config, operations, **factory)
 
     def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
-        """Set the number format of matrix products in the blocks' linear layers, except for the prompt's keys and
+        """Set the number format of matrix products in the blocks' linear layers, except those for the prompt's keys and
         values.
 
-        own_format: whether NVFP4 and MXFP8 weights keep their format in 8-bit arithmetic.
+        own_format: with 8-bit `arithmetic`, whether NVFP4 and MXFP8 weights multiply in NVFP4 and MXFP8 instead.
         """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
@@ -174,8 +174,8 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Whether all batch elements, not only the last, defer residual additions to the next norm. True if all blocks
-        quantize q, k and v one by one, which leaves enough memory."""
+        """Whether every batch element, not only the last, defers its residual additions to the next norm. Deferred
+        additions take memory, which quantizing q, k and v one by one saves."""
         return all(cast(Block, block).self_attn.makes_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:

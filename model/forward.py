@@ -81,7 +81,8 @@ class ForwardOptions(TypedDict, total=False):
     """The options that a forward passes to its blocks and its attention. A host such as ComfyUI may add more."""
 
     camera_cache: CameraCache | None
-    """The cache of camera and prompt tensors, which all steps share. Without a cache, every step computes them."""
+    """A cache of tensors computed from the camera and from the prompt, for use in all denoising steps. Without a cache,
+    every step computes these tensors."""
     kv_cache: KeyValueCache
     """The keys and values of a causal model's earlier frames. With this cache, the latent x is the current chunk
     only."""
@@ -90,17 +91,20 @@ class ForwardOptions(TypedDict, total=False):
     token_share: ParallelShare
     """This process's share of the tokens, set by the model if several processes compute the forward."""
     residuals: Sequence[Residual]
-    """One residual stream for each batch element, set by the model if no other code reads the stream between blocks."""
+    """The residual stream of each batch element, whose additions may be deferred to the next norm. Set by the model,
+    unless a host's patch may read the stream between blocks."""
     prompt_lengths: Tensor | None
     """The prompts' lengths without padding, int32 [B], set by the model if attention skips padding."""
     graphs: ForwardRecorder
-    """The recorder of a causal model's forwards."""
+    """The object that records a causal model's forwards as CUDA graphs, and replays them."""
     timestep: int
-    """A causal model's timestep as an int, for the key of `times`. Reading the tensor would wait for the GPU."""
+    """A causal model's timestep as an int, a part of the keys of the option `times`. Reading the timestep's tensor
+    would wait for the GPU."""
     times: dict[Hashable, Times]
     """A cache of a causal model's time embeddings, by (`timestep`, batch size, `weights`)."""
     weights: Hashable
-    """An identifier of the current weights, which a host such as ComfyUI changes when it moves or patches weights."""
+    """A hashable identifier of the current weights, not the weights themselves. A host such as ComfyUI changes the
+    identifier when it moves or patches weights."""
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

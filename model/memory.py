@@ -85,7 +85,8 @@ def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmeti
 
 
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
-    """Return the peak bytes of self-attention: weights, plus the larger peak of QKV projection and attention."""
+    """Return the peak bytes of self-attention: the weights, plus either the projection of q, k and v or the attention
+    after it, whichever takes more."""
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
     heads = config.num_heads // precision.processes
@@ -116,7 +117,8 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the extra bytes of an 8-bit product: the quantized input with scales, and for int8 the int32 sums."""
+    """Return the bytes of an 8-bit matrix product besides operands and result: the quantized input with scales, and for
+    int8 the int32 sums. Without 8 bits, return 0."""
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4

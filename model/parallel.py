@@ -16,8 +16,8 @@ from ..errors import InputError
 from .config import ModelConfig
 
 RunActions = Callable[..., None]
-"""A function run_actions(*actions) that calls the actions, which start or await exchanges. While CUDA graphs are
-recorded, the function adds the actions to the replay instead."""
+"""A function run_actions(*actions) that calls the actions, functions without arguments that start or await an
+all-to-all exchange. During the recording of CUDA graphs, every replay calls the actions instead."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -30,7 +30,7 @@ def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGrou
 
 
 def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
-    """Return the batch elements `tensor` [B, ...] of all processes of a group as [processes * B, ...], by rank."""
+    """Return the tensors [B, ...] of all processes of a group, concatenated by rank to [processes * B, ...]."""
     gathered = tensor.new_empty(group.size() * len(tensor), *tensor.shape[1:])
     start_gather(gathered, tensor.contiguous(), group).wait()
     return gathered
@@ -79,7 +79,8 @@ class SequenceParallel:
 
 
 class TokenShare:
-    """The tokens that a process computes in a forward. This base class serves a single process: all tokens."""
+    """The tokens that a process computes in a forward. This base class is for a single process, which computes all
+    tokens; the subclass ParallelShare is for several."""
 
     def latent(self, x: Tensor) -> Tensor:
         return x
@@ -118,7 +119,8 @@ class ParallelShare(TokenShare):
         return x[:, :, self.frames]
 
     def cut(self, tokens: Tensor) -> Tensor:
-        """Return this share [B, length, C] of the tokens [B, n, C] of `frames`, padded with zeros."""
+        """Return this process's tokens [B, length, C], cut from the tokens [B, n, C] of the latent frames that contain
+        them. Zeros pad a share with fewer tokens to `length`."""
         own = tokens[:, self.within]
         return F.pad(own, (0, 0, 0, self.length - own.shape[1]))
 
@@ -133,8 +135,8 @@ class ParallelShare(TokenShare):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Exchange q, k and v of this process's tokens in all heads [length, dim] for those of all tokens in this
-        process's heads [tokens, dim / processes]."""
+        """Return [q, k, v] of all tokens for this process's heads, [tokens, dim / processes] each, by all-to-all.
+        `q_k_v` yields q, k and v of this process's tokens for all heads, [length, dim] each."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -144,8 +146,8 @@ class ParallelShare(TokenShare):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Exchange attention of all tokens in this process's heads [tokens, dim / processes] for attention of this
-        process's tokens in all heads [length, dim]."""
+        """Return the attention result of this process's tokens for all heads, [length, dim], by all-to-all. `heads` is
+        the result of all tokens for this process's heads, [tokens, dim / processes]."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
@@ -170,8 +172,8 @@ class Exchange:
 
 
 class Exchanges:
-    """A factory of exchanges that stay out of recorded CUDA graphs. Call an exchange's `start` and `wait` only through
-    the attribute `run_actions`."""
+    """A factory of exchanges, all-to-all operations among the processes, that recorded CUDA graphs leave out. Pass an
+    exchange's methods `start` and `wait` to this object's `run_actions`; do not call them directly."""
 
     PER_BLOCK = 4
     """The number of exchanges in a block: q, k, v and attention's result. Each of the four has static buffers that all
@@ -198,8 +200,9 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, run_actions: RunActions) -> Iterator[None]:
-        """A context manager for recording a forward without its exchanges. `run_actions` must end the graph, add its
-        arguments to the replay, and start the next graph."""
+        """A context manager for recording a forward as CUDA graphs without its exchanges, whose `start` and `wait` go
+        to `run_actions`. On each call, `run_actions` must end the graph, add the functions that it receives to the
+        replay, and start the next graph."""
         self.run_actions, self._turn = run_actions, cycle(range(self.PER_BLOCK))
         try:
             yield

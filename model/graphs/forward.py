@@ -20,8 +20,8 @@ from .capture import ONE_AT_A_TIME, failure_of, message_or_raise, on_recording_s
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
-"""The function to record: (inputs, options) -> result. The function may fill the camera cache, but must have no other
-side effect."""
+"""The function whose kernels are recorded as CUDA graphs: (inputs, options) -> result. The function may fill the camera
+cache, but must have no other side effect."""
 
 
 class _Recording:
@@ -72,7 +72,7 @@ class ForwardGraphs:
         return len(self._recordings)
 
     def clear(self) -> int:
-        """Wait for the GPU, free all graphs, and return the bytes of their inputs and results."""
+        """Wait for the GPU, and free all graphs. Return the size in bytes of the graphs' input and result tensors."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         if self._recordings:
             with suppress(RuntimeError):  # a failed GPU runs nothing
@@ -83,8 +83,8 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)` as a new tensor. Among forwards with the same kernels and memory, compute
-        the first, record and test the second, and replay the rest. After a failure, compute every forward."""
+        """Return `compute(given, options)` as a new tensor. Of the forwards with the same kernels and tensor addresses,
+        compute the first, record and test the second, and replay the rest. After a failure, compute every forward."""
         history = options["kv_cache"]
         if self._failed or history.window_state is None:
             return compute(given, options)
@@ -197,8 +197,8 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _valid_for(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Temporarily replace the cache's embedded prompt by `context`, the graphs' copy of the same prompt. The cached
-    keys and values then match `context`."""
+    """Temporarily set `context`, the graphs' copy of the embedded prompt, as the cache's embedded prompt. Blocks use
+    the cached keys and values only for that tensor object. Without a cached prompt, do nothing."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

@@ -38,8 +38,9 @@ FP8_HEADROOM = 16.0
 class KeyValueCache:
     """The cache of one video's keys and values of all blocks in a window of latent frames.
 
-    Call `begin` before each chunk. Pass the cache to the model as `options["kv_cache"]`. After denoising, run one more
-    forward with `keep` True, then reset it: later chunks attend to that forward's keys and values.
+    Call `begin` before each chunk, and pass the cache as `options["kv_cache"]`. After denoising, set the attribute
+    `keep` to True, run one more forward, and set `keep` to False. Later chunks attend to that forward's keys and
+    values.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class KeyValueCache:
         dtype: torch.dtype,
         place: KeyValuePlace = ON_DEVICE,
     ) -> None:
-        """Create the cache. Raise InputError if the window cannot hold its sink and a chunk.
+        """Create the cache. Raise InputError if the window is shorter than its sink plus one chunk.
 
-        held, chunk: in latent frames of `frame_tokens` tokens.
+        frame_tokens: the number of tokens of a latent frame.
+        held: the window's length, and the length of its sink (the first frames, which always stay).
+        chunk: the number of latent frames that are generated together.
         place: location and format; set `fp8` only if `choose_8bit.supports_fp8_cache` is True.
         """
         window, sink = held.frames, held.sink
@@ -100,7 +103,7 @@ class KeyValueCache:
 
     def mask_empty_slots(self) -> None:
         """Let attention process all slots and mask empty ones, so that every forward runs the same kernels. Call this
-        only if `is_read_directly` is True and the device supports `attend_to_frames`."""
+        only if attention reads the stored tensors without copies, and the device supports `attend_to_frames`."""
         self._by_frames = True
 
     @property
@@ -111,8 +114,8 @@ class KeyValueCache:
 
     @property
     def window_state(self) -> str | None:
-        """The window's state: "full", or "filling" with masked empty slots. In each state, all forwards run the same
-        kernels, as CUDA graphs need. None if kernels may change."""
+        """The string "full" if all slots have frames, or "filling" if attention masks empty slots. Forwards in the same
+        state run the same kernels, as CUDA graphs need. None if the kernels may still change."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
@@ -132,8 +135,8 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Whether the current forward needs nothing after this block's keys and values. True in the last block of a
-        forward that only updates the cache (`keep`)."""
+        """Whether the current forward may end after the keys and values of this block. True in the last block if the
+        attribute `keep` is set, because such a forward only fills the cache."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
@@ -173,8 +176,11 @@ class KeyValueCache:
     def extend(
         self, block: int, queries: Tensor | BeforeRope | None, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Any, Any, Any]:
-        """Add the chunk's keys and values [tokens, dim] to a block's window. Return queries (or None), keys and values,
-        valid until the next call. In fp8, all become Operands, except Tensor queries."""
+        """Add the current chunk's keys and values [tokens, dim] to a block's window. Return the queries, and the
+        window's keys and values, valid until the next call. An fp8 cache returns Operands, except for Tensor queries.
+
+        queries: None if only the cache is filled.
+        """
         stored, scalings = self._storage.fetch(block), None
         if self._place.fp8:
             keys, scalings = self._scaled(block, keys, values)
@@ -186,7 +192,8 @@ class KeyValueCache:
         return made, *(self._operands(seen, scalings, used) if scalings else (seen[0][:used], seen[1][:used]))
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Copy the current chunk to storage, except frames to which no later chunk attends."""
+        """Copy the current chunk's rows from `seen`, a block's tensors that attention reads, to storage. Leave out
+        frames to which no later chunk attends."""
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
             if self._place.int8:
@@ -201,8 +208,8 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write keys and values into `seen`, the tensors that attention reads, and return the queries. BeforeRope keys
-        and queries first get norm and RoPE. With `scalings`, BeforeRope queries become an Operand."""
+        """Write keys and values into `seen`, the tensors that attention reads. Return the queries, or None for None.
+        BeforeRope tensors first get norm and RoPE. With `scalings`, BeforeRope queries become an fp8 Operand."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -229,8 +236,8 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Tensor | BeforeRope, tuple[Scaling, Scaling]]:
-        """Return keys, and Scalings of keys and values. A forward with `keep` stores the Scalings. Before that, compute
-        the Scalings, and return keys with norm and RoPE applied. Later, keys stay unchanged."""
+        """Return a block's keys, and the fp8 Scalings of its keys and values. The video's first chunk computes the
+        Scalings, and returns keys after norm and RoPE. Later chunks return the given keys unchanged."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = first_keys_and_scalings(keys, values, FP8_HEADROOM)

@@ -46,10 +46,10 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the shape (tokens, columns) and dtype of each tensor that a storage's `fetch` returns for a block. In
-    int8, the keys and the values are each followed by their scales.
+    """Return the shape (tokens, columns) and dtype of the tensors for a block's keys and values. In int8, each of the
+    two is followed by its scales, and the current chunk is left out.
 
-    frames: the number of latent frames of the window, and of a chunk.
+    frames: the number of latent frames in the window, and in a chunk.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class TokenRange(NamedTuple):
-    """Consecutive tokens of latent frames: their rows in storage (`stored`), and in the tensor that attention reads
-    (`seen`)."""
+    """The tokens of consecutive latent frames in a KeyValueCache: their rows in storage (`stored`), and their rows in
+    the tensor that attention reads (`seen`)."""
 
     stored: slice
     seen: slice
@@ -35,7 +35,8 @@ class Slots(NamedTuple):
         return self._slot(frame, self.window)
 
     def ranges(self, frames: Iterable[int]) -> list[TokenRange]:
-        """Return the token ranges of `frames`. Frames with adjacent `stored` and adjacent `seen` rows share a range."""
+        """Return the token ranges of the latent frames with the numbers `frames`. One range covers frames whose tokens
+        are adjacent both in storage and in the tensor that attention reads."""
         runs: list[tuple[int, int, int]] = []
         for frame in frames:
             stored = self._slot(frame, self.window - self.chunk)  # storage leaves out the current chunk

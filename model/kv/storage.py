@@ -34,7 +34,8 @@ class DeviceStorage:
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
-        """Write `rows`, one tensor for each of the block's tensors, to the slice `tokens`."""
+        """Write new keys and values of a block to the slice `tokens`. `rows` has one tensor for each tensor of `fetch`,
+        in order."""
         for tensor, row in zip(self._blocks[block], rows, strict=True):
             tensor[tokens] = row
 
@@ -46,14 +47,14 @@ class _Copy(NamedTuple):
 
 
 class HostStorage:
-    """The storage of all blocks' tensors in host memory. While a block computes, the next block's tensors are copied to
-    the device."""
+    """The storage of all blocks' keys and values in host memory. While a block computes, the next block's keys and
+    values are copied to the device."""
 
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate `stored` tokens for each block in host memory, and copy buffers on the device. `shapes` describes
-        the tensors that `fetch` returns."""
+        """Allocate memory for `stored` tokens of each block on the host. On the device, allocate buffers with the
+        shapes and dtypes `shapes` for the tensors that `fetch` returns."""
         self._device = device
         self._past: Sequence[TokenRange] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
