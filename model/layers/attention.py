@@ -52,10 +52,11 @@ class SelfAttention(_Attention):
         options: ForwardOptions,
         extend: Extend | None = None,
     ) -> None:
-        """Add gate * attention(norm(x) * (1 + scale) + shift) to the residual stream x of each batch element in `rows`.
+        """Add gate * attention(norm(x) * (1 + scale) + shift) to the residual stream x of each batch element.
 
+        rows: the residual streams, one for each batch element.
         modulation: shift, 1 + scale, and gate, [B, 3, dim].
-        reference: a tensor with the dtype for GEMMs and attention.
+        reference: a tensor whose device and dtype are those of GEMMs and attention.
         extend: a function that adds earlier frames' keys and values, or None.
         """
         norms = self._norms(rows[0].stream)
@@ -83,8 +84,8 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v for the normed y [tokens, dim]. q and k are Operands, BeforeRope, or tensors after norm and
-        RoPE; v is an Operand or a tensor."""
+        """Yield q, k and v [tokens, dim], the results of `layers` for the normed residual stream y: Operands if
+        `makes_operands` is True. Otherwise apply norm and RoPE to q and k, unless the KV cache does (BeforeRope)."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
@@ -101,8 +102,8 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def makes_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Whether q, k and v are quantized one by one to Operands: in 8-bit attention of a single process, without KV
-        cache, torch.compile or patches."""
+        """Whether each of q, k and v is quantized to an fp8 Operand before the next is computed. True for 8-bit
+        attention of a single process without KV cache, torch.compile or patches, if the GPU supports it."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._takes_8_bits(options) and accepts_fp8_qkv(device, self.head_dim)
 
@@ -113,7 +114,8 @@ class SelfAttention(_Attention):
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return the attention result [tokens, dim]: in `dtype` if q is an Operand, else in the dtype of q."""
+        """Return the attention result [tokens, dim] for `projected`, which yields q, k and v. `extend` adds earlier
+        frames' keys and values. The result is in `dtype` for an fp8 Operand q, else in the dtype of q."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -133,16 +135,16 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer to the prompt, which training padded to text_len tokens. A shorter prompt's last token is
-    padding, and counts for the missing tokens."""
+    """A cross-attention layer to the prompt. Training padded prompts to text_len tokens. A shorter prompt must end with
+    a padding token, which attention counts once more for each missing token."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, reference: Tensor) -> Pair:
-        """Return keys (normalized) and values of the embedded prompts `context`: [B, tokens, dim] each. `reference`
-        sets the norm's device and dtype."""
+        """Return the keys after their norm, and the values, of the embedded prompts `context` [B, tokens, dim]. Both
+        have the shape of `context`. The norm's weight moves to the device of `reference`."""
         norm_k = norm_parameters(self.norm_k, reference)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]

@@ -11,7 +11,7 @@ from ..ops.pointwise import layer_norm
 from .operations import Operations, prepared
 
 EMBEDDING_TOKENS = 8192
-"""The camera's embedding and the head process at most this many tokens in one step."""
+"""The maximum number of tokens that the camera's embedding, or the head, processes in one step."""
 
 
 class Head(nn.Module):

@@ -38,8 +38,8 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight, which computes in its input's dtype.
 
-    arithmetic: "fp8" or "int8" lets `prepared` multiply in 8 bits, if `changes` is empty.
-    own_format: whether NVFP4 and MXFP8 weights keep their format in 8-bit arithmetic.
+    arithmetic: the number format in which functions from `prepared` multiply; not in 8 bits if `changes` are set.
+    own_format: with 8-bit `arithmetic`, whether NVFP4 and MXFP8 weights multiply in NVFP4 and MXFP8 instead.
     changes: LoRAs to add to the weight, as matrices or pairs of factors.
     """
 
@@ -88,7 +88,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class TorchOperations:
-    """The namespace of this module's layer classes, which have the constructors of torch's."""
+    """The namespace of this module's layer classes. Their constructors take the arguments of torch.nn's layers."""
 
     Linear = Linear
     Conv3d = Conv3d
@@ -124,13 +124,14 @@ def _eight_bit_layer(layer: Linear, bias: Tensor | None, reference: Tensor, dtyp
 
 @contextmanager
 def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
-    """Yield one function for each layer (see `prepared`). All weights are freed when the context ends."""
+    """Yield a function for each linear layer, with its weight decoded or quantized for inputs like `reference` in
+    device and dtype. The decoded or quantized weights are freed when the context ends."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
 
 class ExactLayer:
-    """A callable linear layer that is not in 8 bits. Inputs must have the weight's dtype.
+    """A callable linear layer without 8-bit quantization. Inputs must have the weight's dtype.
 
     parts: the decoded weight [out, in], and the bias [out] or None.
     """
@@ -145,8 +146,8 @@ class ExactLayer:
         return F.linear(x, *self.parts)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """Return GELU (tanh form) of the layer's result for x [tokens, in], rounded only once if one kernel can compute
-        both."""
+        """Return GELU (tanh form) of the layer's result for x [tokens, in]. If one kernel can compute product and GELU,
+        the result is rounded only once."""
         weight, bias = self.parts
         nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
         if nvidia and bias is not None and x.element_size() == 2:
@@ -166,8 +167,8 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function that applies `layer` and GELU together. Return None if `layer` is in 8 bits, or if `following`
-    takes 8-bit inputs, whose quantization applies GELU."""
+    """Return a function that applies `layer`, an ExactLayer, and then GELU. Return None for another class. Also return
+    None if `following` takes 8-bit inputs, because their quantization can apply GELU."""
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
@@ -182,7 +183,8 @@ def joined(*layers: Any) -> Layer | None:
 
 
 def _spanning_view(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """Return one view over the memory of all `tensors`, or None unless they are adjacent in memory."""
+    """Return one tensor over the memory of all `tensors`. Return None if one of them is None, or if they are not
+    adjacent in memory."""
     first, total = tensors[0], 0
     for tensor in tensors:
         if first is None or tensor is None or not tensor.is_contiguous():

@@ -70,12 +70,13 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield the residual stream of each part of x. `limit`: the maximum number of tokens, as in `slices`."""
+        """Yield a Residual for each of several consecutive parts of the tokens. A part has at most `limit` tokens,
+        rounded up to a multiple of 128."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
-        """Return the residual stream of a slice: this object if the slice contains all tokens, else a view of x that
-        never defers."""
+        """Return the residual stream of a slice of the tokens: this object if the slice contains all tokens. Else apply
+        the deferred operations, and return a view that applies each later operation at once."""
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
         return Residual(self.settle()[tokens], "never")
@@ -87,15 +88,15 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return a Residual for each batch element of x [B, tokens, dim]. `defer_all`: defer additions of all elements, not
-    only the last."""
+    """Return a Residual for each batch element of x [B, tokens, dim]. Additions to x may wait for the next norm, whose
+    kernel also adds: for all elements if `defer_all` is True, else only for the element processed last."""
     deferral: Deferral = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else deferral) for row in x]
 
 
 def deferred_first(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield each stream with its items of `given`. Streams with a deferred addition come first, because their norm
-    frees memory. Also set each stream's `last`: whether it is yielded last."""
+    """Yield a tuple for each batch element: its residual stream, and its items of `given`. Streams with a deferred
+    addition come first, because applying it frees memory. Set each stream's `last` to whether it comes last."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

@@ -22,8 +22,8 @@ EAGER_TOKENS = 2048
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return consecutive slices that cover `length` items. Lengths, except the last, are equal multiples of 128, at
-    most `limit` before rounding up."""
+    """Return consecutive slices that cover `length` items. All except the last have the same length: a multiple of 128,
+    and at most `limit` rounded up to such a multiple."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -91,8 +91,10 @@ def _in_place_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: 
 
 
 def _scatter_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run a scatter operation slice by slice over tokens. `arguments`: the output tensors (`outputs` is their number),
-    each token's output row, and tensors of tokens."""
+    """Run `run_plain`, a scatter operation in plain torch, on slices of the tokens. Return the first output tensor.
+
+    outputs: the number of output tensors, which come first in `arguments`. The row indices [tokens] follow.
+    """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
         run_plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
@@ -100,7 +102,7 @@ def _scatter_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments
 
 
 _WHOLE = {"rms_silu", "modulated", "scatter_", "scatter_fp8_", "scatter_transposed_", "merge_", "merge_fp8_"}
-"""The operations that plain torch runs on all tokens at once, because they need no fp32 copies or cannot be split."""
+"""The operations whose tokens plain torch does not split: they make no large fp32 copies, or cannot be split."""
 _BY_PARTS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _layer_norm_by_parts,
     "scatter_rope_": partial(_scatter_by_parts, 1),

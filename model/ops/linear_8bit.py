@@ -29,9 +29,9 @@ TRIED_ROWS = 4096
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the number format of a model's matrix products: "fp8", "int8", or "bf16" for any unquantized dtype. For 8
-    bits also set `products_8bit.CHOSEN` to the GPU's fastest kernel. Raise InputError if device or model sizes do not
-    allow `wanted`."""
+    """Return the number format of a model's matrix products: "fp8", "int8", or "bf16", which stands for any unquantized
+    dtype. For 8 bits on a GPU, also select the fastest kernel for later products. Raise InputError if device or model
+    sizes do not allow `wanted`."""
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -68,7 +68,8 @@ def _choose_products(
 
 
 def tried_size(config: ModelConfig) -> Size:
-    """Return the size of the trial products for a model: TRIED_ROWS tokens in the first layer of its feed-forward."""
+    """Return the size of the matrix products that compare the 8-bit kernels for a model: TRIED_ROWS tokens times the
+    weight of the first feed-forward layer."""
     return Size(TRIED_ROWS, 0, config.dim, config.ffn_dim, config.head_dim)
 
 
@@ -135,8 +136,8 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, rotated: bool) -> EightBit:
-    """Return a weight [out, in] in the 8-bit `dtype` with a scale per output channel. `rotated`: see rotation.py. A
-    quantized weight stays on its device, others move to `device`."""
+    """Return a weight [out, in] in the 8-bit `dtype` with a scale per output channel. `rotated` requests a Hadamard
+    rotation before quantization. A quantized weight stays on its device, others move to `device`."""
     if hasattr(weight, "recode"):
         return weight.recode(dtype, rotated)
     weight = weight.detach().to(device)
@@ -167,8 +168,12 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Update x in place by `added` and `affine` (see `add_norm`). Return the layer norm of x in the 8-bit input dtype
-    that all `layers` share, else in `dtype`."""
+    """Replace x by (x + y * gate) * (1 + scale) + shift. Return the layer norm of the new x, in the 8-bit input dtype
+    that all `layers` share, else in `dtype`.
+
+    added: y and gate; y of None skips the addition.
+    affine: scale and shift, or None for both.
+    """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
@@ -179,8 +184,8 @@ def as_input(x: Tensor, layer: Any) -> Rows:
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return activation(x) [tokens, dim] in the 8-bit input dtype of `layer`, if any; x may be overwritten. For GELU
-    that `layer` applies itself, return x."""
+    """Return activation(x) [tokens, dim] in the 8-bit input dtype of `layer`. Without one, return it in the dtype of x.
+    x may be overwritten. If `layer` itself applies GELU, return x unchanged."""
     if getattr(layer, "applies_gelu", False):
         return x
     eight_bit = input_dtype(layer)
@@ -190,7 +195,8 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype of all `layers`. Without a common one, add in place."""
+    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. Without one, add to x, and
+    return x."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 

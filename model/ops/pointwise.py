@@ -65,9 +65,10 @@ def add_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> Rows:
-    """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift, and return the layer norm of x in `dtype`.
+    """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift. Return the layer norm of the new x, times weight
+    plus bias ([dim] each), in `dtype`.
 
-    added: y [tokens, dim] and gate [dim]; y of None skips the addition.
+    added: y [tokens, dim] and gate [dim]; y of None skips the addition, gate of None is 1.
     affine: scale and shift [tokens, dim], or None for both.
     """
     out = empty_rows(x, dtype)
@@ -121,8 +122,8 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. To invert `to_fp8_`, pass its factor's
-    reciprocal."""
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. To invert `to_fp8_`, pass the same shift,
+    and the reciprocal of the factor passed to `to_fp8_`."""
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -137,8 +138,9 @@ def merge_fp8_(
     """Merge attention over parts of the keys, weighted by softmax(log_sums). Write merged * factor + shift to `out`, a
     tensor or EightBit [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32.
 
-    parts, log_sums: see `merge_`; log_sums is None for a single part.
-    rest: one more (part, its log_sums), or ().
+    parts: attention over each of n parts of the keys, [n, tokens, heads, head_dim].
+    log_sums: logarithms of the softmax denominators, fp32 [n, heads, tokens]; None for a single part.
+    rest: attention over one more part and its log_sums, in tensors of their own; or ().
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out

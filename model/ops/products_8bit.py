@@ -19,7 +19,7 @@ from .pointwise import encode_8bit, gelu_, rescale_
 from .rotation import GROUP, Rotated, encode_rotated, rotate
 
 PRODUCT_TOKENS = 8192
-"""An int8 product computes at most this many tokens in one step, to limit the int32 sums."""
+"""An int8 product computes at most this many tokens in one step, to limit the memory of the int32 sums."""
 CHOSEN: dict[tuple[str, torch.device], str] = {}
 """The kernel that `choose_arithmetic` selected, by number format ("int8" or "fp8") and GPU."""
 MIN_INT8_TOKENS = 32
@@ -90,8 +90,8 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: Eigh
 
 
 def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
-    """Register the 8-bit product `run` for `work` twice: as a kernel that first quantizes its input, and in
-    PREQUANTIZED without quantization."""
+    """Register the 8-bit product `run` as a kernel for `work` that first quantizes its input. The entry in PREQUANTIZED
+    quantizes in advance, so that a timing covers only the product."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)

@@ -23,7 +23,8 @@ class Rotated(EightBit):
 
 @on_its_gpu
 def encode_rotated(weight: Tensor) -> Rotated:
-    """Return a weight [out, in] as a Rotated in int8, with a scale for each row. `in` must be a multiple of GROUP."""
+    """Return a weight [out, in] multiplied by a Hadamard matrix (see `rotate`) and quantized to int8, with a scale for
+    each row. `in` must be a multiple of GROUP."""
     registry, name = import_module("comfy_kitchen").registry, "quantize_int8_convrot_weight"
     encode = registry.get_implementation(name, kwargs={"weight": weight, "group_size": GROUP})
     values, scales = encode(weight, GROUP)
@@ -31,7 +32,7 @@ def encode_rotated(weight: Tensor) -> Rotated:
 
 
 def rotate(x: Tensor) -> Tensor:
-    """Return x [..., in] multiplied by the Hadamard matrix in groups of GROUP columns, in the dtype of x."""
+    """Return x [..., in], each group of GROUP columns times an orthonormal Hadamard matrix, in the dtype of x."""
     return (x.unflatten(-1, (-1, GROUP)) @ _hadamard(x.device, x.dtype)).flatten(-2)
 
 

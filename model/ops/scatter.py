@@ -46,14 +46,15 @@ def scatter_rope_(
     given: BeforeRope,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """Write queries or keys, after norm and RoPE, to the rows `rows` of `out` [n, dim], and return `out`. With
-    `scaling` (shift, factor), write float8_e4m3fn. `given` may be overwritten."""
+    """Apply norm and RoPE to `given` (queries or keys), and write it to the rows `rows` (int64 [tokens]) of `out` [n,
+    dim]. Return `out`. With `scaling` (shift, factor), write (x - shift) * factor in float8_e4m3fn. `given` may
+    change."""
     return pointwise.run("scatter_rope_", out, rows, given.x, given.norm_rope, *scaling)
 
 
 def rope_fp8(given: BeforeRope) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (values, scale, 1 / scale). Queries after norm and RoPE are values * scale: float8_e4m3fn [tokens, dim]
-    times fp32 [1]. `given` may be overwritten."""
+    """Apply norm and RoPE to queries, and quantize them to float8_e4m3fn with one scale. Return (values [tokens, dim],
+    scale [1], 1 / scale): values * scale are the queries. `given` may be overwritten."""
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
     return pointwise.run("rope_fp8_", out, scale, factor, given.x, given.norm_rope), scale, factor
@@ -65,12 +66,12 @@ def scatter_qkv_(
     given: tuple[BeforeRope, BeforeRope, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
-    """Apply norm and RoPE to queries and keys, write keys and values to the rows `rows` of `out`, and return the
-    queries. `given` may be overwritten.
+    """Apply norm and RoPE to queries and keys. Write keys and values to the rows `rows` of `out`. Return the queries.
 
     out: tensors [n, dim] for keys and for values; None skips the values.
-    scalings: None, or (shift, factor) for keys and for values. With `scalings`, `out` is float8_e4m3fn, and the queries
-    are returned as by `rope_fp8`.
+    given: queries, keys and values, which may be overwritten.
+    scalings: (shift, factor) of keys and of values: write (x - shift) * factor in float8_e4m3fn, and return the queries
+    as `rope_fp8` does. None: no quantization.
     """
     (q, *_), (k, *_), v = given
     made = None
