@@ -34,11 +34,12 @@ def load_experts(
     arithmetic: Arithmetic = "auto",
     attention: AttentionMode = "auto",
 ) -> PerExpert[ExactPatches]:
-    """Return both experts as MODELs. Raise CheckpointError for invalid files, InputError for an 8-bit format that the
-    device or the model cannot use.
+    """Return both experts as ComfyUI MODELs. Raise CheckpointError for invalid files, InputError for an 8-bit format
+    that cannot be used.
 
     weight_dtype: "default" or one of DTYPE_NAMES.
     progress: a callback (done, 2), called after each expert.
+    arithmetic, attention: the number formats of the products in linear layers and in self-attention.
     """
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
@@ -66,8 +67,13 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """Return an expert or (without `role`) a causal model as a MODEL. The weights stay views into the memory-mapped
-    file until sampling."""
+    """Load a model. Return it as a ComfyUI MODEL, with weights that stay views into the memory-mapped file until
+    sampling.
+
+    weight_dtype: "default" or one of DTYPE_NAMES.
+    role: the expert's role; None for a causal model.
+    disable_dynamic: whether to load without ComfyUI's dynamic VRAM.
+    """
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
@@ -99,7 +105,8 @@ def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: Atte
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype that `weight_dtype` names; for "default" bf16, fp16 or fp32, as ComfyUI recommends."""
+    """Return the dtype that `weight_dtype` names. For "default", return bf16, fp16 or fp32, whichever ComfyUI
+    recommends for the device."""
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):

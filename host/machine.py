@@ -8,8 +8,8 @@ from ..doctor.page import format_checkup, table_row
 
 
 def check_machine() -> tuple[str, str]:
-    """Return a report on ComfyUI's device, and its row for docs/cards.md. Raise InputError if LINGBOT_WORLD_KERNELS is
-    invalid."""
+    """Measure ComfyUI's device. Return (report, row): a text for the user, and a Markdown row for the table of GPUs in
+    docs/cards.md. Raise InputError if the environment variable LINGBOT_WORLD_KERNELS is invalid."""
     comfy.model_management.soft_empty_cache()
     with torch.inference_mode():
         found = run_checkup(comfy.model_management.get_torch_device())

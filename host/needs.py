@@ -141,7 +141,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def usable_modules(modules: Iterable[str], pack_version: str) -> list[str]:
-    """Return the modules of nodes/ for which this ComfyUI has all names. Log missing names and `pack_version`."""
+    """Return those of `modules`, the pack's node modules, for which ComfyUI has every required function and class. Log
+    the missing names, the modules left out, and `pack_version`."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

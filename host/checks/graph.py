@@ -18,7 +18,7 @@ MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
 """ComfyUI's scheduler nodes for other models. They are recognized by class, because their sigmas look valid."""
 OTHER_MODELS = "FLUX", "Chroma"
-"""The values of OptimalStepsScheduler's `model_type` for models other than Wan."""
+"""The options of the input `model_type` of ComfyUI's node OptimalStepsScheduler that are for models other than Wan."""
 
 
 def check_rollout() -> None:
@@ -80,8 +80,8 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if a node of the prompt being validated leaves a sampler without steps. ComfyUI calls no check
-    at sampling time in that case."""
+    """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps. ComfyUI does
+    not run this pack's checks at sampling time for a sampler without steps."""
     prompt, _ = validating_prompt()
     values = PromptValues(prompt)
     for node, made in prompt.items():
@@ -139,8 +139,8 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each downstream VAE Decode (Tiled) with ComfyUI's VAE that decodes `frames` latent frames in
-    temporal tiles, each as a new video."""
+    """Return a warning for each VAE Decode (Tiled) downstream of the running node that splits `frames` latent frames
+    into temporal tiles. Only nodes with ComfyUI's VAE count: this VAE begins a new video in each tile."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

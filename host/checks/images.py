@@ -20,7 +20,8 @@ TOLERANCE = 8
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:
-    """Yield a warning if the running node's input `name` comes from Load Image and a browser shows other colours."""
+    """Yield a warning if Load Image feeds the running node's input `name`, and a browser shows other colours than
+    `image`, the loaded pixels."""
     try:
         prompt, node = running_prompt()
         loader = prompt[prompt[node]["inputs"][name][0]]

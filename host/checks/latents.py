@@ -96,14 +96,16 @@ def input_noise_warnings(name: str, latent: Tensor) -> Iterator[str]:
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return the level at which the sampler ends, and the sampler's name if it omits the step to sigma 0, else ""."""
+    """Return (level, name). The level is the sigma after the sampler's last step. The name is the sampler's if the
+    sampler omits the step to sigma 0, else ""."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, assume_last: bool) -> Iterator[str]:
-    """Yield a warning if the final run leaves noise. With no known graph, `assume_last` decides if a run is final."""
+    """Yield a warning if a sampling run leaves noise in the latent, and no later sampler or Save Latent node receives
+    it. If ComfyUI's prompt is unknown, `assume_last` says whether the run is the last."""
     level, short = last_noise_level(sampler, sigmas)
     if level <= LEVEL_TOLERANCE or bool((sigmas.diff() > 0).any()):
         return

@@ -41,7 +41,8 @@ CONNECT = (
 
 
 def add_checks(patcher) -> None:
-    """Add the checks to a MODEL in place. They run each time that the MODEL or a later clone is sampled."""
+    """Add a wrapper to a MODEL in place. At each sampling run of the MODEL or a later clone, the wrapper checks latent,
+    sigmas, conditioning and patches. Invalid inputs raise InputError."""
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _sample_checked, options, is_model_options=True)
 

@@ -13,7 +13,8 @@ OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
 LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelApply"
 CLIP_LAYERS, CAMERA = "CLIPAttentionMultiply", "LingBotWorldApplyCamera"
 TEXT_ONLY = "ConditioningAverage", "ConditioningConcat"
-"""ComfyUI's nodes that use only the text embedding of `conditioning_from`, and drop a camera."""
+"""ComfyUI's nodes that take only the text embedding from their input `conditioning_from`. A camera in that conditioning
+is lost."""
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
@@ -29,8 +30,8 @@ def text_node_warnings() -> Iterator[str]:
 
 
 def embedding_warnings(place: str, text: str) -> list[str]:
-    """Return a warning, beginning with `place`, for each `embedding:name` in `text`: ComfyUI only logs missing
-    files."""
+    """Return a warning for each distinct `embedding:name` in a prompt's `text`, whether or not a file for the embedding
+    exists. Each warning begins with `place`, such as "Node 7"."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and only its log reports it."

@@ -152,8 +152,8 @@ def camera_embedding_for(path: CameraPath, latent: dict, control: str) -> torch.
 
 
 def fitting_actions(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Return the path's actions for ACTION_CONTROL, else None. Raise CameraError if the actions are missing or the
-    path's length does not fit the latent."""
+    """Return the path's actions (W, A, S, D) if `control` is ACTION_CONTROL, else None. Raise CameraError if the needed
+    actions are missing, or if the path's length does not fit the latent."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(

@@ -30,15 +30,14 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video, an IMAGE [F, H, W, 3], and its camera path into a new folder of ComfyUI's output folder. Raise
-    InputError if this is impossible.
+    """Export a video, an IMAGE [F, H, W, 3], and its camera path into a new folder. Raise InputError for an invalid
+    `prefix`, DependencyError if a package is missing.
 
     every: the interval between exported frames.
     points: whether 3D points are computed from the frames.
-    prefix: the beginning of the folder's name.
+    prefix: the beginning of the folder's name, relative to ComfyUI's output folder.
 
-    Return the folder, a FILE_3D (an ExecutionBlocker if there are no points), a LOAD3D_CAMERA for ComfyUI's viewer, and
-    the lines of a report.
+    Return the folder, a FILE_3D (an ExecutionBlocker without 3D points), a LOAD3D_CAMERA, and the lines of a report.
     """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())

@@ -34,7 +34,8 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 """The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The file part of a causal model's list entry "folder/file", for one file and for shards."""
+"""The file names that end a causal model's entry "folder/file" in the model list: _ONE_FILE for a single weight file,
+and the glob SHARDS for several."""
 
 
 def register() -> None:
@@ -105,7 +106,8 @@ def causal_choices() -> list[str]:
 
 
 def _causal_name(root: Path, name: str) -> str:
-    """Return the list entry of the causal model in `root / name`, such as "my-model/model.safetensors"."""
+    """Return the name that a loader's model list shows for the causal model in the folder `root / name`, such as
+    "my-model/model.safetensors"."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -219,7 +221,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _names_in_packages(subfolder: str, file_pattern: str) -> Iterator[str]:
-    """Yield "package/name" for each package's `subfolder`, and for its weight files that match the glob."""
+    """Yield "package/name" entries from all packages (folders in models/lingbot_world). The entries are a package's
+    `subfolder`, if it contains a model, and its weight files that match `file_pattern`."""
     for package in _folders():
         if is_true_of(is_model_folder, package / subfolder):
             yield f"{package.name}/{subfolder}"

@@ -26,7 +26,8 @@ PRESETS = {
     "9:16 (720x1280)": (720, 1280),
     "1:1 (960x960)": (960, 960),
 }
-"""The choices of the size input that set the video's (width, height) in pixels, whatever the image's aspect ratio."""
+"""The fixed sizes that the size input offers, each with the video's (width, height) in pixels. The image's aspect ratio
+does not change these sizes."""
 EXPLICIT = "width and height"
 SIZES = (*AREAS, *PRESETS, EXPLICIT)
 FORMER_SIZES = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}

@@ -33,7 +33,8 @@ def resolve(name: str, model_folders: tuple[str, ...], label: str, exists: Calla
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return path, mtime and size of files in `paths`, recursively. Skip None; raise OSError for missing paths."""
+    """Return a string of the path, mtime and size of each file in `paths`, folders included recursively. The string
+    changes when a file changes. A None in `paths` is skipped. Raise OSError for a missing path."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]

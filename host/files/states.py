@@ -33,7 +33,8 @@ def check_prefix(prefix: str) -> None:
 
 
 def choices() -> list[str]:
-    """Return the names of all state files in ComfyUI's input folder, then in its output folder (with OF_OUTPUT)."""
+    """Return the names of all state files in ComfyUI's input folder, then those in its output folder. A name from the
+    output folder ends with OF_OUTPUT (" [output]")."""
     found = []
     for root, mark in _roots():
         files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))

@@ -47,10 +47,11 @@ def register(server) -> None:
 
 
 def store_files(kind: str, files: Files) -> tuple[str, list[str]]:
-    """Store uploaded camera files, (name, content) each, in a folder of ComfyUI's input folder, and unpack zip
-    archives. Raise CameraError, with nothing stored, if none is usable.
+    """Store uploaded camera files in a folder of ComfyUI's input folder, and unpack zip archives. Raise CameraError,
+    with nothing stored, if no file is usable.
 
-    kind: the input that lists the files, a key of LISTS.
+    kind: the node input that lists the files, a key of LISTS.
+    files: a pair (name, content) for each file.
 
     Return the name to select in the input, and all its choices.
     """

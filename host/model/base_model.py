@@ -32,13 +32,15 @@ from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 CAMERA = "lingbot_camera"
 """The key of the camera in a conditioning: a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] with actions."""
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
-"""The transformer_options key of the CameraCacheMode: "auto" (free memory), "gpu" (unloads models for space), "off"."""
+"""The transformer_options key of the camera cache's mode: "auto" caches in free GPU memory, "gpu" unloads other models
+to make room, "off" does not cache."""
 BATCH_HEADROOM = 1.5
 """ComfyUI runs prompt and negative prompt as one batch only if this multiple of the batch's memory is free."""
 _FREE_LOCK = threading.Lock()
 """A lock for ComfyUI's list of loaded models, because MultiGPU CFG Split runs a thread per device."""
 CHUNK_INPUTS = "lingbot_world_chunk"
-"""The key in transformer_options of the `ChunkInputs` for the current chunk of a causal model's video."""
+"""The transformer_options key of the current chunk's `ChunkInputs`. A chunk is a few latent frames that a causal model
+generates together."""
 ONLY_ROLLOUT = (
     "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: connect it to "
     "LingBot-World Rollout; samplers take the experts of Load LingBot-World Experts"
@@ -59,11 +61,13 @@ class ChunkInputs(NamedTuple):
 
 
 Role = Literal["high", "low"]
-"""The role of an expert: "high" for the high-noise expert, "low" for the low-noise expert."""
+"""The part of the noise schedule that an expert denoises: "high" for the noisy first steps, "low" for the last
+steps."""
 
 
 class _UnetConfig(dict):
-    """ComfyUI's `unet_config`, a dict that some nodes read. A key that only a U-Net has raises InputError."""
+    """ComfyUI's `unet_config`, a dict that some nodes read. Reading a missing key, such as one that only U-Nets have,
+    raises InputError."""
 
     def __missing__(self, name):
         raise InputError(
@@ -109,7 +113,8 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 
 
 class LingBotWorldExpert(comfy.model_base.WAN21):
-    """ComfyUI's BaseModel for all models, causal ones included, with the engine's transformer and a camera."""
+    """ComfyUI's BaseModel for LingBot-World's experts and, despite the class's name, causal models. The engine's
+    transformer replaces ComfyUI's, and a camera is an additional conditioning."""
 
     def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
@@ -159,7 +164,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def restart_option_check(self) -> None:
-        """Reset the transformer_options check for a new run, which warns of keys absent from its first step."""
+        """Start the check of transformer_options anew for a sampling run. The check warns of ineffective keys that
+        appear after the run's first step."""
         self.first_step_options, self.last_warning = None, ""
 
     def _check_options(self, options: dict) -> None:
@@ -170,7 +176,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """Return the official integer timesteps, in the shape and dtype of `timestep`, which is 1000 * sigma."""
+        """Return the official integer timesteps in the shape and dtype of `timestep` (1000 * sigma). If the solver has
+        set the step's timestep, return that one. Otherwise truncate `timestep`."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)

@@ -109,7 +109,11 @@ def load_clip(
     encoder: Path, tokenizer: Path, model_options: dict | None = None, disable_dynamic: bool = False
 ) -> comfy.sd.CLIP:
     """Return ComfyUI's CLIP for a umt5 encoder. Raise TextError for 4-bit and GGUF weights, another model's file, and a
-    tokenizer with another vocabulary."""
+    tokenizer with another vocabulary.
+
+    model_options: options of ComfyUI's CLIP, such as "load_device".
+    disable_dynamic: whether to load without ComfyUI's dynamic VRAM.
+    """
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(

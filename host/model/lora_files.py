@@ -31,8 +31,8 @@ SEVERAL = (
 
 
 def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's patches of a LoRA plus tensors and scales that ComfyUI's loader ignores. These are read from the
-    running LoRA node's file. Without a readable file, return `patches` unchanged.
+    """Return ComfyUI's patches of a LoRA, with tensors and scales added that ComfyUI's loader ignores. The LoRA node
+    that ComfyUI is running names the file. If no single file is found and readable, return `patches` unchanged.
 
     shapes: the shape of each model parameter, by official name.
     """
@@ -82,7 +82,8 @@ def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int,
 
 
 def _are_from(patches: Mapping[str, Any], file: Path) -> bool:
-    """Whether a low-rank matrix of the first LoRA patch is equal to a tensor in the file."""
+    """Whether `patches` were loaded from `file`. Only the first LoRA patch is compared: the file must contain one of
+    the patch's two low-rank matrices."""
     patch = next((each for each in patches.values() if isinstance(each, LoRAAdapter)), None)
     if patch is None:
         return False
@@ -180,7 +181,8 @@ class _WeightToMerge(list):
 
 
 def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
-    """Return a copy of a MODEL's weights and patches for merging, marked with `causal` for `is_mixture`."""
+    """Return a copy of `patches`, the lists of weight and patches that ComfyUI merges into another MODEL. Each list is
+    marked with `causal`: whether it comes from a causal model."""
     found = {key: _WeightToMerge(each) for key, each in patches.items()}
     for each in found.values():
         each.causal = causal
@@ -188,5 +190,6 @@ def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
 
 
 def is_mixture(patches: dict, causal: bool) -> bool:
-    """Whether `patches` would merge a causal model with an expert. `causal` describes the receiving MODEL."""
+    """Whether a model merge with `patches` would mix a causal model and an expert. `causal`: whether the MODEL that
+    receives the patches is causal. Patches without a MODEL's weights do not count."""
     return any(isinstance(each, _WeightToMerge) and each.causal != causal for each in patches.values())

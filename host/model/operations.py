@@ -76,8 +76,8 @@ def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 class Linear(comfy.ops.manual_cast.Linear):
     """A linear layer with an unquantized or a quantized weight.
 
-    arithmetic: the dtype of the matrix product; with a LoRA, 8 bits are not used.
-    own_format: whether 8-bit mode multiplies NVFP4 (4-bit) and MXFP8 without conversion.
+    arithmetic: the number format of the matrix product; a LoRA rules out 8 bits.
+    own_format: whether 8-bit mode multiplies NVFP4 and MXFP8 weights as they are stored.
     file_parameters: the original parameters, views into the memory-mapped file.
     """
 
@@ -149,7 +149,8 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Apply `Module._apply`'s `fn`. Keep the memory-mapped view if `fn` has no effect or an upload takes over."""
+        """Apply `fn` of `Module._apply` to a parameter. Return the view into the weight file instead if `fn` leads to
+        the file's device and dtype, or if `self.upload` will copy the parameter later."""
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):
@@ -169,8 +170,8 @@ class PendingUpload:
         self.registered: dict[str, tuple[Linear, str]] = {}
 
     def accept(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the "weight" or "bias". Return False if the requested device or dtype (`target`'s) is not the
-        upload's."""
+        """Register a layer's "weight" or "bias" for the upload to the device. Return False, with nothing registered, if
+        the device and dtype that ComfyUI requests (those of `target`) do not fit the upload."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):

@@ -38,7 +38,8 @@ _ENOUGH = 2**62
 
 
 class ExactPatches(_AnyPatcher):
-    """A mixin for ModelPatchers whose layers apply the patches to the decoded weight at each use."""
+    """A mixin for ModelPatchers whose layers apply LoRA patches to a weight at each use, without a change to the stored
+    weight. A quantized weight is decoded first."""
 
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
@@ -204,7 +205,8 @@ class ExactPatches(_AnyPatcher):
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], patches: dict) -> None:
-        """Replace the layers' weight functions of class `kind` by those for `patches`, ahead of other functions."""
+        """Replace each layer's weight and bias functions of class `kind` by new functions for `patches`. A new function
+        runs before the layer's other functions."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -255,7 +257,7 @@ class _HookPatch(LowVramPatch):
 
 
 class ExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcher):
-    """The ModelPatcher of an expert or a causal model without ComfyUI's dynamic VRAM."""
+    """The ModelPatcher of an expert or a causal model if ComfyUI's dynamic VRAM is off for the device."""
 
 
 class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic):

@@ -96,8 +96,11 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def no_effect_warning(options: Mapping[str, Any], exempt: set[str], blocks: int) -> str:
-    """Return a warning about patches and keys without effect in a step's transformer_options, or "". `exempt`: the
-    first step's keys, which are checked elsewhere."""
+    """Return a warning about patches and keys in a step's transformer_options that the model does not use, or "".
+
+    exempt: the keys of the run's first step, which another check covers.
+    blocks: the model's number of transformer blocks.
+    """
     later = (options.keys() - exempt - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 
@@ -134,7 +137,8 @@ def unknown_addition_warnings(patcher) -> Iterator[str]:
 
 
 def one_expert_warning(high, low) -> str:
-    """Return a warning that names the additions on only one of the two experts, or an empty string."""
+    """Return a warning that names the changes by other nodes, such as patches, that only one of the two experts' MODELs
+    has. Return "" if there are none."""
     first, second = additions(high), additions(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
@@ -164,7 +168,11 @@ def _wrappers(patcher) -> set[str]:
 
 
 def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
-    """Return (dict, kind, name) for each entry of a MODEL's wrapper dicts. dict[name] is the list of wrappers."""
+    """Return (dict, kind, name) for each list of wrappers on a MODEL; the list is dict[name].
+
+    kind: ComfyUI's wrapper type, such as "outer_sample".
+    name: the key under which a node added the wrappers; None without a key.
+    """
     places = (patcher.wrappers, patcher.model_options.get("transformer_options", {}).get("wrappers", {}))
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
@@ -177,7 +185,8 @@ def lineage(patcher) -> Iterator[tuple[str | None, Any]]:
 
 
 def maker_of(patcher, has: Callable[[Any], bool]) -> str:
-    """Return the name of the node that made the earliest clone with `has(clone)`, else "a node on the model"."""
+    """Return the name of the node that first made a MODEL for which `has(MODEL)` is true. The search covers `patcher`
+    and the MODELs that it was cloned from. If the node is unknown, return "a node on the model"."""
     nodes = [node for node, each in lineage(patcher) if has(each)]
     return name_of(nodes[-1]) if nodes and nodes[-1] is not None else "a node on the model"
 
@@ -222,7 +231,8 @@ def _is_unchanged(before, after) -> bool:
 
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL and no note, or a clone without the additions that a rollout cannot use, and a note on them."""
+    """Return the MODEL without the additions of other nodes that a rollout (a causal model's video) cannot use, and a
+    list of at most one note. If nothing is removed, the MODEL itself is returned, otherwise a clone."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

@@ -200,6 +200,12 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _run_original_block(run, camera, arguments):
-    """Run a block on a patch's `arguments`, as its "original_block". Return {"img": hidden states [B, L, D]}."""
+    """Run a transformer block as the "original_block" that ComfyUI passes to a block replacement. Return {"img": hidden
+    states [B, L, D]}.
+
+    run: the block.
+    camera: the block's camera input, or None.
+    arguments: the dict of the block's other inputs, from the replacement.
+    """
     x, e0, context, rope = (arguments[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, arguments["transformer_options"], inplace=False)}

@@ -25,7 +25,8 @@ class CachingVAE(comfy.sd.VAE):
         self.cached: OrderedDict[tuple, Tensor] = OrderedDict()
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """Return the latent [1, 16, f, h, w] of a video, an IMAGE [F, H, W, C]. The result is a copy."""
+        """Return the latent [1, 16, f, h, w] of a video, an IMAGE [F, H, W, C]. The latents of recent videos are
+        cached. The returned tensor is a copy, so the caller may change it."""
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.cached:
@@ -40,7 +41,8 @@ class CachingVAE(comfy.sd.VAE):
         return super().decode_tiled(samples, *tiles, tile_t=_span_frames(tile_t, samples.shape[2]), **options)
 
     def encode_tiled(self, pixel_samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
-        """Return the latent [1, 16, f, h, w] of a video [F, H, W, C]. Tiles always span all frames."""
+        """Return the latent [1, 16, f, h, w] of a video [F, H, W, C], encoded in spatial `tiles` (ComfyUI's tile_x,
+        tile_y, overlap). The tiles' length in frames, `tile_t`, is ignored: tiles span all frames."""
         return super().encode_tiled(pixel_samples, *tiles, tile_t=_span_frames(tile_t, len(pixel_samples)), **options)
 
 

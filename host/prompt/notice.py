@@ -24,7 +24,8 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(*texts: str) -> None:
-    """Log warnings and add them to the running node's texts. Any call, even with "", removes earlier prompts' texts."""
+    """Log warnings and show them on the running node. Any text, even "", removes the texts of earlier runs from the
+    node."""
     for text in texts:
         _show(text, logging.WARNING)
 

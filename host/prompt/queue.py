@@ -16,7 +16,8 @@ CAMERA_MAKERS = tuple(
 """The nodes that make a camera path within milliseconds, so that they can be evaluated before the run."""
 NUMBERS = ("PrimitiveInt", "PrimitiveFloat")
 IMAGES = ("image",)
-"""The inputs of CAMERA_MAKERS that do not affect the path and are not evaluated before the run."""
+"""The names of image inputs of the nodes in CAMERA_MAKERS. These inputs do not affect the camera path, so an evaluation
+before the run skips them."""
 Prompt = Mapping[str, Mapping[str, Any]]
 """A prompt in ComfyUI's format: a map from each node id to a map with `class_type` and `inputs`."""
 PRESET = "LingBotWorldCameraPreset"
@@ -47,7 +48,8 @@ def register(server) -> None:
 
 
 def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
-    """Set an unused Camera Preset seed (no shake) to 0, so that changing it does not invalidate ComfyUI's cache."""
+    """Set the seed of each Camera Preset node whose shake is 0 to 0, in place. Such a node does not use its seed, so a
+    changed seed must not invalidate ComfyUI's cache."""
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
         if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
@@ -70,7 +72,8 @@ def name_of(node: str) -> str:
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the LoRA files that a LoRA node of the running prompt uses. The list is empty for other nodes."""
+    """Return the names of the LoRA files that the node with the id `node` loads in the running prompt. The list is
+    empty if `node` is None, not a LoRA loader, or not in the prompt."""
     found = next((prompt[node] for prompt in _running_prompts() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -114,7 +117,8 @@ def validating_prompt() -> tuple[Prompt, str]:
 
 
 class UnknownError(Exception):
-    """An error for a value that is not known before the run, or for a missing prompt."""
+    """The error for an input whose value is unknown before ComfyUI runs the prompt, and for code that runs outside of
+    any prompt."""
 
 
 class PromptValues:
@@ -125,7 +129,8 @@ class PromptValues:
         self._results: dict[str, tuple | None] = {}
 
     def evaluate(self, value: Any) -> Any:
-        """Return the value of an input or of its linked output. Raise UnknownError if the value needs a run."""
+        """Return an input's value. If `value` is a link, return the linked node's output. Raise UnknownError if this
+        output is known only after ComfyUI has run the node."""
         if not is_link(value):
             return value
         node, slot = value

@@ -112,7 +112,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
 
 class _SwitchingSampler(comfy.samplers.Sampler):
-    """A sampler that prepares the low-noise expert in a nested sampling run, then runs `sampler` with a `_Switch`."""
+    """A sampler that runs `sampler` inside a nested sampling run of the low-noise expert, so that both experts are
+    prepared. A `_Switch` then selects each step's expert."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -177,8 +178,8 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Wrap PREPARE_SAMPLING: prepare the low-noise expert, but postpone loading to `load_low()`. Return (model,
-        conditioning, MultiGPU copies)."""
+        """Return (model, conditioning, MultiGPU copies) of the low-noise expert without loading its weights. Later,
+        `self.load_low()` loads them. ComfyUI calls this method as a PREPARE_SAMPLING wrapper."""
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]

@@ -76,11 +76,12 @@ def prepare_live(
     steered: bool,
     **more: Any,
 ) -> LiveRun:
-    """Return the checked inputs of a walk (a steered video), before any file is loaded. Raise InputError or CameraError
-    for invalid inputs.
+    """Check and return the inputs of a walk (a live video, steered by a client or along a path), before any file is
+    loaded. Raise InputError or CameraError for invalid inputs.
 
     image: the start image as an IMAGE.
-    path: the camera path to follow if no client steers; required if `steered` is False.
+    path: the camera path if no client steers; required if `steered` is False.
+    steered: whether a client may steer.
     more: the other fields of the LiveRun.
     """
     frames = request.frames
@@ -165,7 +166,8 @@ def _open_session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath
 
 
 def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
-    """Run the session. Reasons why files could not be written are appended to `lost`, even after the return."""
+    """Run a walk's session to its end, and return its outputs. When a file cannot be written, the reason is appended to
+    `lost`, even while the session is closed after the return."""
     callbacks = _WalkCallbacks(run, session, view, lost)
     session.run(callbacks.deliver, callbacks.tell, view.poll_client)
     album, store = callbacks.album, session.walk.store

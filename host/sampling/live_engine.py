@@ -93,7 +93,8 @@ class DecoderFactory:
     """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Raise CheckpointError unless `vae` is Wan 2.1's. Use tiles if a chunk exceeds VAE_SHARE of free memory."""
+        """Raise CheckpointError unless `vae` is the VAE of Wan 2.1. The decoders will use tiles if decoding a chunk
+        would need more than the fraction VAE_SHARE of the GPU memory that is free now."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32

@@ -25,7 +25,8 @@ def register(server) -> None:
 
     @server.routes.get(ADDRESS + "/running")
     async def running(request: web.Request) -> web.Response:
-        """Return as JSON the running Live nodes' ids, but none to a page that did not queue the prompt."""
+        """Return the ids of the running Live nodes as JSON. A page other than the one that queued the prompt gets an
+        empty list."""
         is_own = server.client_id is not None and request.query.get("client") == server.client_id
         return web.json_response(sorted(views) if is_own else [])
 

@@ -29,9 +29,9 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT = "lingbot_world.walks"
-"""The message that reports the number of running walks to every page."""
+"""The type of the message that reports the number of running walks (steered videos) to every page."""
 START_EVENT = "lingbot_world.start"
-"""The message with a reference to a walk's start image, for the page that queued the prompt."""
+"""The type of the message that sends a reference to a walk's start image to the page that queued the prompt."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -61,7 +61,8 @@ def _tell_pages(server) -> None:
 
 
 class LiveView:
-    """The view of a walk (a steered video) by one client at most. Only `serve_client` runs on the server's loop."""
+    """The connection between a walk (a steered video) and at most one client. Only `serve_client` is called in the
+    server's event loop; the other public methods are called from other threads."""
 
     def __init__(self, server, wait: float):
         self._server, self._wait, self._limits = server, wait, TimeLimits()
@@ -85,8 +86,8 @@ class LiveView:
         )
 
     def wait_for_client(self, alone: bool) -> bool:
-        """Wait for a client, and return whether one connects. If the page is closed and the walk can run `alone`, do
-        not wait."""
+        """Wait for a client. Return True once a client has connected, or False after the time limit. If the walk can
+        run without a client (`alone`) and the page is closed, the limit is 0."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -115,7 +116,8 @@ class LiveView:
         self._call_in_loop(self._tell, kind, message)
 
     def poll_client(self) -> None:
-        """Stop a steered walk without client; pause one with an idle client. Raise ComfyUI's exception on a cancel."""
+        """Stop a steered walk whose client has pressed Stop, left, or sent no input for long. Pause it after a shorter
+        time without input. Raise ComfyUI's InterruptProcessingException if the user cancels the run."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:

@@ -205,7 +205,8 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Check and return `samples`: one video's nonzero latent, pixel sides divisible by STEP. Else raise InputError."""
+    """Return `samples` unchanged. Raise InputError unless they are the latent [1, 16, f, h, w] of one video and not all
+    zeros. The video's width and height must be multiples of STEP."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(

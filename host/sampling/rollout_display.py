@@ -24,13 +24,15 @@ class RolloutDisplay:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """Show the last chunk's preview, and the progress after forward pass `forward` (from 0) of chunk `number`."""
+        """Show the preview of the previous chunk if it is still queued. Then advance the progress bar to forward pass
+        `forward` (from 0) of chunk `number`."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Add a chunk's latent to the delivery. A chunk of the earlier video only advances the progress bar."""
+        """Queue the latent of chunk `number` for delivery to host memory. A chunk of the earlier video that the rollout
+        continues is not delivered: it only advances the progress bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:

@@ -33,11 +33,12 @@ def run_with_model(
     seed: int,
     held: int = 0,
 ) -> None:
-    """Let ComfyUI load the MODEL, then call `task(model, device)`. The model stays loaded until `task` returns.
+    """Call `task(model, device)` inside a ComfyUI sampling run of one chunk. The MODEL that ComfyUI loads for the run
+    stays loaded until `task` returns.
 
     prompt: the CONDITIONING that ComfyUI prepares with the model.
-    loop: the source of the shape and sigmas of ComfyUI's sampling run.
-    seed: the seed of ComfyUI's sampling run.
+    loop: the source of the shape and sigmas of the sampling run.
+    seed: the seed of the sampling run.
     held: the bytes that `task` keeps on the device besides the weights.
     """
     guider = comfy.samplers.CFGGuider(patcher)

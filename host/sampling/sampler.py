@@ -91,7 +91,8 @@ class _ReusingModel:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return int64 timesteps [steps] for sigmas [steps + 1]: DPM++'s if the sigmas fit its schedule, else UniPC's."""
+    """Return int64 timesteps [steps] for sigmas [steps + 1]. If the sigmas are those of a DPM++ schedule, return that
+    schedule's timesteps. Otherwise return 1000 * sigma without the fraction, as UniPC does."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
