@@ -13,7 +13,8 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""The values that select the default: AS_TRAINED for chunk size and denoising steps, UNSET for window and sink."""
+"""The input values that select the model's trained setting: the text AS_TRAINED for chunk size and denoising steps, the
+number UNSET for window and sink."""
 
 
 def int_input(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
@@ -70,7 +71,11 @@ def drawing_size_inputs() -> list[io.Int.Input]:
 
 
 def fov_input(default: float = DEFAULT_FOV_DEG, minimum: float = 1.0, more: str = "") -> io.Float.Input:
-    """Return an input for the horizontal field of view in degrees, at least `minimum`. `more` ends the tooltip."""
+    """Return a node input for the horizontal field of view in degrees.
+
+    minimum: the smallest value that the input accepts.
+    more: a text appended to the tooltip.
+    """
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return float_input(
         "fov_deg", (minimum, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True

@@ -13,7 +13,8 @@ from ..host.prompt.queue import UnknownError
 
 
 class NamesToCheck(list[str]):
-    """A list of combo options for which `in` is always true, so that the node's check rejects unknown names."""
+    """A list of combo options for which `in` is always true. ComfyUI's check accepts every name, so the node's check
+    reports unknown names instead."""
 
     def __contains__(self, name: object) -> bool:
         return True

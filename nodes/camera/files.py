@@ -29,7 +29,8 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return the files that the reader may open: those in the folder with the file's suffix, and ViPE's lens file."""
+    """Return the files that may be read together with a camera file: all files of its folder with its suffix, and
+    ViPE's intrinsics file if it exists."""
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
     lens = path.parent.parent / "intrinsics" / path.name
@@ -115,7 +116,8 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, inputs: Mapping[str, Any]) -> None:
-    """Raise LingBotError if the camera file is missing or, with all `inputs` known and valid, cannot be read."""
+    """Raise LingBotError if the camera file is missing. If all reading options in `inputs` are known and valid, read
+    the file, and raise LingBotError if this fails."""
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: inputs.get(name) for name in names}
