@@ -20,8 +20,8 @@ class BlockParams(BaseLayoutParams):
     """The format and shape of a weight in GGML's blocks. `scale` is always 1: the blocks contain their scales.
 
     kind: the format's name in `ggml.BLOCKS`.
-    transposed: whether the tensor is the stored weight's transpose.
-    orig_shape: the tensor's shape, after the transposition if `transposed`.
+    transposed: whether the tensor is the transpose of the stored weight.
+    orig_shape: the shape of the tensor; if `transposed`, the stored weight has the reverse shape.
     """
 
     kind: str = "Q4_0"
@@ -64,7 +64,8 @@ register_layout_class(BLOCKS, BlockLayout)
 
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` and `dtype` over GGML's blocks `packed` of format `kind`, without a copy."""
+    """Return a QuantizedTensor of `shape` that decodes to `dtype`, without a copy. `packed` are the bytes of GGML's
+    blocks, and `kind` is their format, such as "Q4_K"."""
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)

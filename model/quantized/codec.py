@@ -120,7 +120,8 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _part_size(blocksize: int, at_a_time: int) -> int:
-    """Return a number of values, at least `at_a_time`, that fills whole blocks and whole bytes."""
+    """Return how many 4-bit values to process at a time: the smallest multiple of `at_a_time` that fills pairs of
+    blocks, and so whole bytes."""
     return math.lcm(at_a_time, 2 * blocksize)
 
 
@@ -155,8 +156,8 @@ def encode(
     search: bool = False,
     sum_weight: float = _SUM_WEIGHT,
 ) -> tuple[Tensor, Scales]:
-    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales, bit-identical to bitsandbytes
-    without `search`.
+    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales. If `search` is False, the result
+    is bit-identical to bitsandbytes'.
 
     nested: whether the scales are quantized to 8 bits.
     quant_type: "nf4" or "fp4".
@@ -201,8 +202,8 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, on_grid: bool = False) -> Tensor:
-    """Divide each value of `flat` by its block's scale. If `on_grid`, round to a grid of step 2 / 65535. Return the
-    index, uint8, of the nearest value in `code`."""
+    """Return the index, uint8, of the value in `code` nearest to each value of `flat` / its block's scale. `on_grid`
+    first rounds the quotients as bitsandbytes does on a CPU."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if on_grid:  # as in bitsandbytes on a CPU
         scaled = ((scaled + 1) * 0.5 * 65535 + 0.5).floor_() * (2 / 65535) - 1
@@ -216,8 +217,8 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _best_scales(table: Tensor, sum_weight: float, blocks: Tensor) -> Tensor:
-    """Return each block's scale, float32 [blocks], with the smallest error as defined in `encode`. `table` is from
-    `_nearest_table`."""
+    """Try several scales for each block, and return the best, float32 [blocks]: the smallest sum(e^2) + `sum_weight` *
+    sum(e)^2 for the block's errors e. `table` looks up the nearest code value."""
     largest, wanted = _largest(blocks), blocks + sum_weight * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):

@@ -30,7 +30,7 @@ BLOCKS = {
     "Q5_K": BlockFormat(256, 176),
     "Q6_K": BlockFormat(256, 210),
 }
-"""The block size of each supported format, by GGML's name."""
+"""The number of values and the number of bytes in a block of each supported format, by GGML's name of the format."""
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -60,15 +60,15 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpack(values: Tensor, bits: int, group: int) -> Tensor:
-    """Unpack bytes [blocks, n] to `bits`-bit numbers, uint8 [blocks, n * 8 / bits]. Each run of `group` bytes yields
-    its bytes' lowest bits first, then higher bits."""
+    """Unpack bytes [blocks, n] to `bits`-bit numbers, uint8 [blocks, n * 8 / bits]. For each run of `group` bytes, the
+    lowest bits of all bytes come first, then the next higher bits."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
 
 
 def _single_bits(values: Tensor) -> Tensor:
-    """Return the bits of four bytes per block, uint8 [blocks, 32], each byte's lowest bit first."""
+    """Unpack bytes, uint8 [blocks, 4], to single bits, uint8 [blocks, 32]. The lowest bit of each byte comes first."""
     shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
     return ((values.unsqueeze(-1) >> shifts) & 1).reshape(len(values), -1)
 

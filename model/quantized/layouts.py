@@ -61,8 +61,8 @@ class FourBitParams(BaseLayoutParams):
 
     scale: bitsandbytes' absmax.
     state_dtype: the weight's dtype before quantization.
-    transposed: whether the tensor is the stored weight's transpose.
-    orig_shape: the tensor's shape, after the transposition if `transposed`.
+    transposed: whether the tensor is the transpose of the stored weight.
+    orig_shape: the shape of the tensor; if `transposed`, the stored weight has the reverse shape.
     """
 
     code: Tensor
@@ -163,11 +163,12 @@ def four_bit_tensor(
     state_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` and `dtype` over the bytes `packed`, without a copy. bitsandbytes decodes it
-    if possible.
+    """Return a QuantizedTensor of `shape` over the bytes `packed` (uint8, two values in a byte), without a copy.
+    bitsandbytes decodes it if the installed library supports this weight, else plain torch.
 
     standard_code: whether `scales.code` is the usual table of `quant_type`.
     state_dtype: the weight's dtype before quantization.
+    dtype: the dtype of the tensor, to which it decodes.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
@@ -178,8 +179,8 @@ def four_bit_tensor(
 def kitchen_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Wrap `values` in a QuantizedTensor of a comfy_kitchen layout, without a copy. `shape` defaults to that of
-    `values`. `fields` are the layout's other Params."""
+    """Return a QuantizedTensor over `values` in the comfy_kitchen layout named `layout`, without a copy. It decodes to
+    `dtype` and `shape` (None: that of `values`). `fields` are the layout's other Params, such as `scale`."""
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
@@ -211,7 +212,8 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype in which to decode operands: the last unquantized one's, else the last one's."""
+    """Return the dtype of a product's last unquantized operand, in which quantized operands are decoded. If all
+    operands are quantized, return the last operand's dtype."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

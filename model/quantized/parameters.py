@@ -20,7 +20,8 @@ from .decoding import decode_blocks, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """A weight decoded, or quantized to 8 bits, on demand. In ComfyUI, QuantizedTensors replace this class."""
+    """A weight in its file's format, such as 4-bit, that is decoded or converted to 8 bits when needed. In ComfyUI,
+    QuantizedTensors replace this class."""
 
     _can_rotate = True
     """Whether the stored format can be rotated for an int8 product (see `rotation.Rotated`)."""
@@ -36,8 +37,8 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, False, self._decode)
 
     def recode(self, dtype: torch.dtype, may_rotate: bool = False) -> EightBit:
-        """Return the weight in int8 or float8_e4m3fn, with row scales. With `may_rotate` return a Rotated if the stored
-        format allows it."""
+        """Return the weight in int8 or float8_e4m3fn, with a scale for each row. If `may_rotate` and the stored format
+        can be rotated, return a Rotated, an EightBit with rotated int8 rows."""
         return self._kept_or_made(dtype, may_rotate, self._rotate if may_rotate else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -58,14 +59,15 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """A part of a larger tensor for one decoded weight. Adjacent parts can be multiplied as one matrix."""
+    """The rows of a larger tensor that are reserved for one decoded weight. Weights in adjacent rows form one matrix,
+    so that a single matrix product can use all."""
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
 
     def put(self, made: T) -> T:
-        """Copy a decoded or 8-bit weight to the reserved part and return the copy. Raise ValueError if it does not
-        fit."""
+        """Copy a decoded or 8-bit weight to its reserved rows of the shared tensor, and return a view of the rows.
+        Raise ValueError if the shape differs from the other weights'."""
         if isinstance(made, EightBit):
             kind = type(made)
             values, scales = made.values, made.scales.view(-1, 1)
@@ -92,11 +94,11 @@ def keep_together(*weights: DecodedParameter) -> None:
 
 
 class WideParameter(DecodedParameter):
-    """An unquantized weight of 16 or more bits. `recode` quantizes it; the result of `decode` is never cached."""
+    """An unquantized weight of 16 or more bits, which `recode` quantizes to 8 bits. `decode` results are not cached."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
-        """Return a parameter over the memory of `weight`, without a copy."""
+        """Return a parameter that shares the memory of `weight`, an unquantized tensor of 16 or more bits."""
         return torch.Tensor._make_subclass(cls, weight.detach(), False)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -180,14 +182,15 @@ class LayoutParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
-        """Return a parameter of `shape` over values in a comfy_kitchen layout. `fields` are as in the class."""
+        """Return a parameter that decodes to `shape`, over `values` stored in the comfy_kitchen layout named `layout`.
+        `fields` are the other fields of the layout's Params, such as `scale`."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter
 
     @classmethod
     def like(cls, weight: Any) -> "LayoutParameter":
-        """Return a parameter over the memory of `weight`, a QuantizedTensor in one of comfy_kitchen's layouts."""
+        """Return a parameter that shares the memory of `weight`, a QuantizedTensor in a comfy_kitchen layout."""
         fields = {each.name: getattr(weight._params, each.name) for each in dataclasses.fields(weight._params)}
         del fields["orig_dtype"]
         return cls.of(weight._qdata, weight._layout_cls, fields.pop("orig_shape"), fields)
@@ -226,8 +229,8 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return a Parameter without gradient over the tensor's memory. A QuantizedTensor is marked as a Parameter and
-    returned."""
+    """Return a Parameter without gradient that shares the tensor's memory. A QuantizedTensor is itself marked as a
+    Parameter, in place, and returned."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True  # Parameter(tensor) would call comfy_kitchen's detach, which copies mapped scales to memory

@@ -21,7 +21,8 @@ def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit:
-    """Return an 8-bit weight [out, in] in the 8-bit `dtype`, with a scale for each row."""
+    """Return a weight in the 8-bit `dtype`, with a scale for each row. The weight is `values` [out, in] times `scale`,
+    a single number, [out, 1], or None for 1."""
     scales = torch.ones((), device=values.device) if scale is None else scale.float()
     if values.dtype == dtype:
         return EightBit(values, scales.expand(len(values), 1).contiguous())
@@ -40,6 +41,7 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
-    """Return the sum of the squared differences between a weight [out, in] and its encoded values."""
+    """Return the sum of the squared differences between `weight` [out, in] and its decoded values, `values` * `scale`.
+    `scale` is a single number or [out, 1]."""
     scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
     return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)
