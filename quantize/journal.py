@@ -20,7 +20,8 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file of the written parameters. Opening discards an incomplete end, and all records of other settings."""
+    """A file that lists the parameters already written. Opening it drops an incomplete last line, and all records if
+    they have another `resume_key`."""
 
     def __init__(self, path: Path, resume_key: dict) -> None:
         self.written = _read(path, resume_key)

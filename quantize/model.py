@@ -25,7 +25,7 @@ from .writer import QUANT, TensorFile, Values, linear_weights
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 WORST = 10
-"""The number of layers in the report, those with the largest errors."""
+"""The number of weights that the report lists, largest errors first."""
 WRITERS = 4
 """The number of threads that compute checksums and write the file. Each holds one encoded weight."""
 
@@ -226,7 +226,8 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
 
 
 def report(file: Path, meta: dict) -> str:
-    """Return a summary of quantization_meta.json for the user: the average error and the worst layers."""
+    """Return a summary for the user: the average error and the weights with the largest errors. `meta` is the content
+    of quantization_meta.json; `file` is the path shown in the summary."""
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])

@@ -48,7 +48,7 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the model's folder, or of the folder around a generic one, such as `transformer`."""
+        """The name of the model's folder, or of its parent folder if the name is generic, such as `transformer`."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 

@@ -138,7 +138,7 @@ def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, 
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the names of all two-dimensional parameters, such as linear layers' weights."""
+    """Return the names of all two-dimensional parameters: the weights of linear layers and embeddings."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 
@@ -199,6 +199,6 @@ def config_json(config: ModelConfig, release: Release | None = None) -> dict:
 
 
 def write_json(path: Path, content: dict | list) -> None:
-    """Write a small JSON file that no reader sees incomplete."""
+    """Write a small JSON file atomically."""
     with written_whole(path) as (part,):
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

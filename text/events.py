@@ -91,8 +91,8 @@ class Events:
         return text
 
     def set_full_prompt(self, prompt: str, *, keep_started: bool = False) -> None:
-        """Split a full prompt into the base prompt and the active events, whose sentences are at its end. If
-        `keep_started`, `advance` restarts no timed event."""
+        """Split a full prompt into the base prompt and the active events, whose sentences end the prompt. Unless
+        `keep_started`, timed events that have begun and are inactive in `prompt` begin again at the next `advance`."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -140,7 +140,8 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Raise InputError without timed events, or if one is active at no chunk's start. A chunk lasts `seconds`."""
+    """Raise InputError if no event has a start, or if a timed event is not active at the start of any of the video's
+    `chunks` chunks. A chunk lasts `seconds`."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")

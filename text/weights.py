@@ -45,7 +45,8 @@ _GGUF_LAYERS = {
     "ffn_up": "ffn.fc1",
     "ffn_down": "ffn.fc2",
 }
-"""Layer names or prefixes: llama.cpp's after `enc.blk.N.` to Wan's. The first match counts."""
+"""A map from llama.cpp's layer names, without `enc.blk.N.`, to Wan's layer names. Keys may be prefixes of names; the
+first key that matches counts."""
 _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 
@@ -63,7 +64,8 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes of an encoder from shapes by Wan's name. Raise KeyError or ValueError for another model."""
+        """Return an encoder's sizes from a mapping of Wan's parameter names to shapes. Raise KeyError or ValueError for
+        the parameters of another model."""
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -78,7 +80,7 @@ class UMT5Config:
         )
 
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every weight of a block, by the part of Wan's name after `blocks.N.`."""
+        """Return the shape of every weight of a transformer block, by Wan's parameter name without `blocks.N.`."""
         dim, attention, ffn = self.dim, self.attention_dim, self.ffn_dim
         return {
             "norm1.weight": (dim,),

@@ -68,8 +68,9 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return the weights in ComfyUI's formats, and the file's entries without unused ones, both by name. `stated` is
-    from `stated_formats`. Raise CheckpointError for an unreadable weight."""
+    """Return a file's weights in ComfyUI's quantized formats, and its tensor entries, including those weights' parts
+    but not `input_scale` and others that decoding ignores. `stated` has format descriptions by weight name. Raise
+    CheckpointError for an unreadable weight."""
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
@@ -113,7 +114,8 @@ def _without_index(name: str) -> str:
 def _make_weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight, or a message with the reason why it cannot be read."""
+    """Build a quantized weight from the entry of its values (None: missing in the file), the entries of its scales by
+    kind, and its format description `stated`. Return a message if the weight cannot be read."""
     description = stated if isinstance(stated, dict) else {}
     named, inner = description.get("format"), description.get("params")
     description = (inner if isinstance(inner, dict) else {}) | description

@@ -16,15 +16,15 @@ CHECKPOINT_PARTS = (
     *("model.diffusion_model.", "first_stage_model.", "vae.", "cond_stage_model.", "text_encoders."),
     *("conditioner.", "clip_vision.", "model_ema."),
 )
-"""The prefixes of the parts of a ComfyUI checkpoint."""
+"""The name prefixes of the models in a ComfyUI checkpoint file, such as diffusion model, VAE and text encoders."""
 _WRAPPERS = re.compile(r"(?<![^.])(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
 """Parts of parameter names that FSDP, activation checkpointing and torch.compile add."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 
 def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
-    """Return the tensors of a folder, file, shard or index by name, reading only headers. In a folder, names with
-    `hint` are preferred. Raise CheckpointError for a damaged or unknown file."""
+    """Return the tensors of a folder, file, shard or index, by tensor name. Read only headers. In a folder, prefer
+    files with `hint` in their name. Raise CheckpointError for a damaged or unknown file."""
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):
         found = {_WRAPPERS.sub("", name): entry for name, entry in _read_file(file).items()}
@@ -37,7 +37,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
-    """Return the prefix, such as `module.`, before a known name, if all dotted tensor names begin with it, else ""."""
+    """Return the prefix, such as `module.`, that precedes one of `known_names` in `keys`. Return "" if there is none,
+    or if a key that contains a dot begins differently."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(name) for name in known_names for key in dotted if key.endswith(f".{name}")]
     prefix = min(found, key=len, default="")
@@ -45,7 +46,8 @@ def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
 
 
 def drop_other_parts(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Return `entries` without a ComfyUI checkpoint's other parts; all if no name begins with one of `prefixes`."""
+    """Return the entries of the models that `prefixes` name in a ComfyUI checkpoint, without those of its other models.
+    Return all entries if no name begins with one of `prefixes`."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries
@@ -113,7 +115,8 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def unfinished_download(folder: Path) -> str:
-    """Return a message if an interrupted `hf download` left files in `folder`, its parent or repository; else ""."""
+    """Return a message if an interrupted `hf download` left files in `folder`, its parent folder, or the Hugging Face
+    cache repository around `folder`. Otherwise return ""."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download in {place} was not finished ({part.name}): the same `hf download` continues it"

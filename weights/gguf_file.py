@@ -45,7 +45,7 @@ class BlockWeight:
         return [self.packed]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
+        """Read and decode the rows with indices `rows` (int64 [n]) from the mapped file, as float32 [n, width]."""
         return ggml.decode_rows(self.packed.view(), self.kind, self.shape, rows)
 
     def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:

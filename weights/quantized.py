@@ -72,14 +72,14 @@ class FourBitWeight:
         )
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
+        """Read and decode the rows with indices `rows` (int64 [n]) from the mapped file, as float32 [n, width]."""
         tensors = {entry.name: entry.view() for entry in self.entries}
         weight = quantized_tensors({self.name: self}, tensors, None, torch.device("cpu"))[self.name]
         return decode_rows(weight.data, cast(FourBitParameter, weight).scales, self.shape, rows)
 
     def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
-        """Return a QuantizedTensor that decodes to `dtype`, or a FourBitParameter if None. `quantized_tensors` adds
-        `NAME.nested_offset` to the file's `tensors`."""
+        """Return a QuantizedTensor that decodes to `dtype`, or a FourBitParameter if `dtype` is None. `tensors` are the
+        file's loaded tensors by name, and the offset of quantized scales as `NAME.nested_offset`."""
         scales = self._scales(tensors)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
@@ -103,8 +103,9 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return all tensors of a file, and its quantized weights, both by the names from `name_of`. Tensors without a name
-    are dropped. Raise CheckpointError for unreadable or contradictory weights."""
+    """Return a file's tensor entries, including the parts of quantized weights, and its quantized weights. Both are by
+    the names from `name_of`. Tensors without a name are dropped. Raise CheckpointError for unreadable or contradictory
+    weights."""
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
         if (name := name_of(key)) is not None:
@@ -146,7 +147,8 @@ def shapes_of(
 
 
 def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> str:
-    """Return a text that lists missing, unexpected and misshaped tensors, at most five of each; "" without any."""
+    """Return a text that lists missing tensors, unexpected tensors and tensors of another shape than in `wanted`, at
+    most five of each. Return "" if there are none."""
     misshaped = [
         f"{name} {list(found[name])} (expected {list(shape)})"
         for name, shape in wanted.items()
@@ -175,7 +177,8 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return weights as parameters: QuantizedTensors that decode to `dtype`, or DecodedParameters if it is None."""
+    """Return quantized weights as parameters by name: QuantizedTensors that decode to `dtype`, or DecodedParameters if
+    `dtype` is None. `tensors` are the file's tensors by name, already on `device`."""
     four_bit = (weight for weight in weights.values() if isinstance(weight, FourBitWeight))
     nested = {f"{each.name}.nested_offset": each.nested_offset for each in four_bit if each.nested_offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.

@@ -21,7 +21,7 @@ TILE = 128
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """A weight with 8-bit values in a file. `scale` is the scale's entry; None for float8 values without a scale."""
+    """A weight that a file stores as float8 or int8 values. `scale` is None for float8 values without a scale."""
 
     values: TensorEntry
     scale: TensorEntry | None
@@ -39,14 +39,14 @@ class ScaledWeight:
         return [self.values] if self.scale is None else [self.values, self.scale]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
+        """Read and decode the rows with indices `rows` (int64 [n]) from the mapped file, as float32 [n, width]."""
         values, scale = self.values.view(), None if self.scale is None else self.scale.view()
         picked = values.view(torch.uint8)[rows].view(values.dtype)  # not every torch indexes 8-bit floats
         return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
 
     def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a QuantizedTensor that decodes to `dtype`, or a
-        ScaledParameter if `dtype` is None."""
+        """Return a frozen parameter: a QuantizedTensor that decodes to `dtype`, or a ScaledParameter, which decodes to
+        any dtype, if `dtype` is None. `tensors` are the file's loaded tensors by name."""
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -82,7 +82,7 @@ class LayoutWeight:
         return [entry for entry in (self.values, self.scale, self.scale_2) if entry is not None]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the decoded rows `rows` (int64 [n]), float32 [n, width], read from the mapped file."""
+        """Read and decode the rows with indices `rows` (int64 [n]) from the mapped file, as float32 [n, width]."""
         tensors = {entry.name: entry.view() for entry in self.entries}
         if self.group:
             scale = _rows_of(self.scale.view(), rows)
@@ -101,7 +101,7 @@ class LayoutWeight:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks in a row, each with a scale."""
+        """The number of blocks per row of an nvfp4 or mxfp8 weight. Each block has a scale."""
         return self.shape[1] // (16 if self.format == NVFP4 else 32)
 
     def _decoded(self, values: Tensor, scale: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -111,8 +111,8 @@ class LayoutWeight:
         return parameter.decode(torch.float32)
 
     def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
-        """Return a frozen parameter over the file's tensors: a QuantizedTensor that decodes to `dtype`, or a
-        LayoutParameter if `dtype` is None."""
+        """Return a frozen parameter: a QuantizedTensor that decodes to `dtype`, or a LayoutParameter, which decodes to
+        any dtype, if `dtype` is None. `tensors` are the file's loaded tensors by name."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:

@@ -160,7 +160,7 @@ class TensorEntry:
         return replace(self, dtype=dtype, stored=self.file_dtype)
 
     def view(self) -> Tensor:
-        """Return the tensor as a view of the mapped file, or as a copy if it is rounded or not aligned."""
+        """Return a view of the mapped file, or a copy if `dtype` is not the file's or the offset is not aligned."""
         if isinstance(self.source, Tensor):
             return self.source.to(self.dtype)
         return self.source.view(self.offset, self.shape, self.file_dtype).to(self.dtype)

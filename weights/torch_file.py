@@ -59,7 +59,8 @@ def _unwrap(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, parent: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError for a scale in `parent` next to a LoRA `network`: reading would lose the scale."""
+    """Raise CheckpointError if `network` is a LoRA's state dict and `parent`, the dict around it, states a scale.
+    Reading only `network` would lose the scale."""
     beside = {str(key): value for key, value in parent.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
@@ -72,7 +73,8 @@ def _refuse_scale(path: Path, parent: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the nested state dicts by key, without training-only networks unless there are no others."""
+    """Return the nested dicts that contain tensors, by key. Networks for training only, such as a critic, are left out
+    if other networks remain."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 
