@@ -76,7 +76,8 @@ class Checkpoint:
 
     @property
     def release_lines(self) -> tuple[str, ...]:
-        """A causal model's release and licence, and warnings of contradictions, for the user. Empty for an expert."""
+        """Lines for the user about a causal model: release, licence and file name, then warnings, such as of an unclear
+        or contradictory name. Empty for an expert."""
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}", *self.merge_warnings]
@@ -94,7 +95,7 @@ class Checkpoint:
 
     @property
     def merge_warnings(self) -> tuple[str, ...]:
-        """A warning for each file whose header names both a causal model and an expert."""
+        """A warning for each file that may be a merge of two models: its header names a causal model and an expert."""
         sources = {entry.source for entry in self.tensors.values() if isinstance(entry.source, MappedFile)}
         notes = {source.path: merge_warning(source.metadata) for source in sources}
         return tuple(f"{path}: {note}" for path, note in sorted(notes.items()) if note is not None)
@@ -105,7 +106,8 @@ class Checkpoint:
         return dataclasses.replace(self, tensors=tensors)
 
     def with_release(self, release: str) -> "Checkpoint":
-        """Return a copy as a causal model of this release, a key of RELEASES. Raise InputError for another key."""
+        """Return a copy that runs as a causal model of `release`. Raise InputError for a key that is not in
+        RELEASES."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=find_release(release), chosen=True)
 

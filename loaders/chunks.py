@@ -12,7 +12,7 @@ from ..weights.tensors import MappedFile, TensorEntry, in_file_order
 
 ALIGNMENT = 256
 SMALL = 1 << 16
-"""A float32 tensor of fewer bytes than this is aligned to 4 bytes instead of 256."""
+"""The size in bytes below which a float32 tensor is aligned to 4 bytes in a device buffer, instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
 """The name suffixes of q, k and v, which are adjacent in the buffer so that one product computes all."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
@@ -48,14 +48,16 @@ class BufferRange(NamedTuple):
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return how many file bytes fill `nbytes` bytes of the buffer. The numbers differ if the copy rounds."""
+        """Return how many file bytes fill `nbytes` bytes of the buffer: more if the copy converts to a smaller
+        dtype."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range, rounded to its dtype."""
+        """Copy file bytes from byte `start` of `staged` (uint8, host memory) into this range of the device buffer. If
+        `rounded` is set, convert the values to the buffer's dtype."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -76,7 +78,7 @@ class FileChunk:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the chunk fills in the buffers, without gaps."""
+        """The number of buffer bytes that the chunk fills, not counting alignment gaps."""
         return sum(target.nbytes for _, target in self.copies)
 
 
@@ -160,7 +162,8 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def piece_chunks(chunks: Iterable[FileChunk], first: int, piece: Tensor) -> Iterator[FileChunk]:
-    """Cut chunks to one piece of the buffer they fill. `piece` (uint8) begins at the buffer's byte `first`."""
+    """Cut chunks that fill a device buffer to those bytes that fill only `piece`, uint8 memory for the buffer's bytes
+    from `first` on. Ranges in the yielded chunks are offsets in `piece`."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:
@@ -175,7 +178,8 @@ def piece_chunks(chunks: Iterable[FileChunk], first: int, piece: Tensor) -> Iter
 
 
 def _append_copy(copies: list[tuple[int, BufferRange]], offset: int, target: BufferRange) -> None:
-    """Append (offset, target) to the copies of a FileChunk, or extend the last copy if both ranges are adjacent."""
+    """Append a copy from byte `offset` of a file chunk to `target`. Extend the last copy instead if the new one
+    continues it in the chunk and in the buffer."""
     if copies:
         begin, last = copies[-1]
         adjacent = begin + last.file_bytes == offset and last.start + last.nbytes == target.start

@@ -54,12 +54,14 @@ def load_expert(
 
     operations, attention: as in LingBotWorldModel.
     copy: whether CPU weights are copies instead of views of the mapped file.
+    progress: a callback (done, total), in bytes.
     resident_blocks: the number of blocks that stay on the GPU (None: all). The others are streamed.
-    arithmetic, attention_mode: number formats of linear layers and self-attention; "auto" means `dtype`.
-    shared_by: processes that each hold a piece of the streamed blocks, and run together.
+    arithmetic: the number format of linear layers; "auto" means `dtype`.
+    attention_mode: "exact" or "8bit" self-attention; "auto" means "exact".
+    shared_by: processes that each hold a piece of the streamed blocks, and run each forward at the same time.
     decoded_blocks: the number of leading blocks whose decoded weights are cached.
 
-    Raise CheckpointError for an unsuitable file, InputError for an impossible mode.
+    Raise CheckpointError for an unsuitable file, InputError if the device or model does not support a mode.
     """
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
@@ -92,7 +94,8 @@ def load_expert(
 
 
 def check_first_forward(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Add a hook: if the first forward's result is not finite, it raises CheckpointError for a non-finite weight."""
+    """Add a hook to the first forward. If the result and a weight contain NaN or infinity, the hook raises
+    CheckpointError; with finite weights it raises nothing."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         if torch.compiler.is_compiling():

@@ -52,7 +52,7 @@ def resident_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
     """Return the bytes of weights, streaming buffers and LoRAs on one device. `resident_blocks` blocks stay there
-    (None: all); `processes` share the others."""
+    (None: all). With several `processes`, each also holds a piece of every streamed block."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
@@ -71,7 +71,7 @@ def piece_bytes(nbytes: int, processes: int) -> int:
 
 
 _PendingCopy: TypeAlias = Upload | distributed.Work
-"""A running copy of a block's weights. On a GPU its `wait` makes the current stream wait."""
+"""A copy of a block's weights in progress. On a GPU, `wait` makes the current stream wait for the copy."""
 
 
 class StreamedBlock(NamedTuple):
@@ -105,7 +105,7 @@ class SharedBlocks:
         self._last: distributed.Work | None = None
 
     def load(self, blocks: dict[int, StreamedBlock]) -> None:
-        """Read this process's piece of each block. `blocks` are by block index."""
+        """Copy this process's piece of each block in `blocks` (by block index) from the file to device memory."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -128,9 +128,10 @@ class SharedBlocks:
 
 
 class BlockStreamer:
-    """The streamed blocks of a model, copied to the device from the file or from a group's processes.
+    """A copier of streamed blocks to the device, shortly before each block runs. Weights come from the file, or with
+    `group` from its processes, which each hold a piece.
 
-    parameters: views of shared buffers by name, valid only while their block runs.
+    parameters: views of shared buffers by weight name, valid only while the weight's block runs.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class BlockStreamer:
             self._fill(index).wait()
 
     def _after(self, index: int, *_: Any) -> None:
-        """Start to fill the buffer of the finished block with the next block that uses the buffer."""
+        """Forward hook of block `index`: start to copy the next block that uses the same buffer."""
         following = index + self._slots
         if following > self._blocks[-1]:
             following = next(block for block in self._blocks if (block - index) % self._slots == 0)

@@ -132,7 +132,8 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a file holds a causal model, by its path's names or its tensor shapes. Read errors are ignored."""
+    """Return whether the names of a file and its folders, or its tensor shapes, show a causal model. Return False if
+    the shapes are needed and cannot be read."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)

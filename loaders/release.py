@@ -11,7 +11,8 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""The `_class_name` in Wan's config.json: of few-step causal models, and of causal-pretrain, which uses guidance."""
+"""Values of `_class_name` in Wan's config.json: WanModelFast for few-step causal models, WanModelCausal for
+causal-pretrain, which uses classifier-free guidance."""
 SMALL = 30, 1536
 """The number of layers and the width of LingBot-World 2.0's 1.3B model."""
 
@@ -31,12 +32,14 @@ _HUB = "models--"
 """The prefix of a repository's folder in Hugging Face's cache."""
 _WORD = re.compile(r"[\w./-]+")
 _NODE_INPUTS = "high_noise", "low_noise"
-"""Names to ignore when experts are detected: inputs of this project's nodes, in a workflow saved in a file's header."""
+"""Input names of this project's nodes. A file's header may contain them in a saved workflow, so a search for experts'
+names in headers ignores them."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return names that may state a release or role, most reliable first. `source` is the unquantized model's name."""
+    """Return the names of a model's file, folders and Hugging Face repository that may show its release or expert, most
+    reliable first. `source` is the unquantized model's name, or ""."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
@@ -64,12 +67,14 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that a file's name states, else its folder's, by `role_of`; None if neither does."""
+    """Return the expert that a file's name states, or else the one that its folder's name states. Return None if
+    neither states an expert. `others` may include the other expert's file."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the first release, a key of RELEASES, that a name states, or None."""
+    """Return the first release that is found in the names of a model's file and folders, as a key of RELEASES. Return
+    None if no name contains a release."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -78,13 +83,15 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether names show a causal model. The first name that states a causal release or an expert decides."""
+    """Return whether file or folder names show a causal model. The first name with a causal release or an expert
+    decides. Without either, return False."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
 
 def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether config.json's content `stated`, or else the names, show a causal model; None if unclear."""
+    """Return whether a model is causal, or None if unclear. `stated` is config.json's content. If it has no class name,
+    the `names` of file and folders decide."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -94,8 +101,8 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return the release of a causal model, or None for an expert of the base model. `class_name` is from config.json,
-    or "". Raise CheckpointError if the names contradict the sizes."""
+    """Return a causal model's release, or None for a base model's expert. `names` are from `names_of`, `class_name` is
+    `_class_name` in config.json or "". Raise CheckpointError if the names contradict the sizes or camera layers."""
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:
@@ -117,7 +124,8 @@ def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig)
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message if neither the names nor the sizes show a causal model's release, else None."""
+    """Return a message that the release is assumed, if neither a causal model's file and folder names nor the sizes in
+    `config` show it. Otherwise return None."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (
@@ -147,7 +155,8 @@ def find_release(name: str) -> Release:
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return a base model's name and licence, and a message if its release's settings are unpublished, else None."""
+    """Detect a base model's release in its file and folder names. Return the release's name and licence, and a message
+    if its settings are unpublished, or else None."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

@@ -37,7 +37,7 @@ class UploadSettings:
 
 
 class Uploader(AbstractContextManager["Uploader"]):
-    """The threads that copy file contents to one device, in the order of the calls."""
+    """A pool of threads that copies file contents to one device, in the order of the calls of `upload` and `start`."""
 
     def __init__(self, device: torch.device, settings: UploadSettings | None = None) -> None:
         if device.type == "cuda" and device.index is None:
@@ -61,7 +61,8 @@ class Uploader(AbstractContextManager["Uploader"]):
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy chunks after the kernels queued on the CUDA stream. `total` is the bytes for progress."""
+        """Start to copy chunks to the device. On CUDA, copies wait for the kernels already queued on the current
+        stream. `total` is the number of bytes passed on to progress callbacks."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._copy_chunks, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)

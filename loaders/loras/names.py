@@ -15,7 +15,8 @@ DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""The role, by key ending, of a tensor added to a weight (`diff`), a bias (`diff_b`) or the modulation (`diff_m`)."""
+"""The key endings of tensors that are added without low-rank matrices. Values are roles: `diff` for a weight, `diff_b`
+for a bias, `diff_m` for the modulation."""
 OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
@@ -39,7 +40,8 @@ class Part(NamedTuple):
     """A parsed key of a LoRA file.
 
     layer: the layer's official name; None if the model has no such layer.
-    role: down, up, down_bias, up_bias, a name in SCALES or OTHER_KINDS, or a value of WHOLE.
+    role: what the tensor is, such as `down`, `up`, `down_bias`, `alpha`, `diff` (added to a weight) or `hada_w1_a`
+    (another adapter kind).
     raw: the layer's name in the file, without prefixes.
     """
 
@@ -49,7 +51,8 @@ class Part(NamedTuple):
 
 
 class LayerNames:
-    """A table of official layer names by a LoRA file's spelling: official or diffusers', with dots or underscores."""
+    """A mapping from the layer names in LoRA files, official or diffusers' with dots or underscores, to the model's
+    official layer names."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}
@@ -59,7 +62,8 @@ class LayerNames:
                 self._official.setdefault(_flat(spelling), layer)
 
     def part_of(self, key: str) -> Part | None:
-        """Return the meaning of a key, or None if the key ends in no known role."""
+        """Parse a LoRA file's key into the layer and the tensor's role, such as `down` or `alpha`. Return None if the
+        key does not end in a known role's name."""
         match = _PART.match(key)
         if match is None:
             return None

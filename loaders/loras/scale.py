@@ -25,12 +25,13 @@ REFUSED = (
     *("alora_invocation_tokens", "arrow_config"),
 )
 BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Beginnings of `init_lora_weights` values that change the base model's weights, and are refused."""
+"""Prefixes of PEFT's `init_lora_weights` values that change the base model's weights. These LoRAs are refused."""
 _PEFT_FIELDS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""PEFT's field, or SCALE, for the last part of another tool's key: alpha of ss_network_alpha means lora_alpha."""
+"""A map from the last part of another tool's key to the field of the same meaning. For example, `alpha` in
+`ss_network_alpha` means PEFT's `lora_alpha`."""
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
@@ -46,10 +47,11 @@ class ScaleError(CheckpointError):
 
 
 class StatedScale(NamedTuple):
-    """The scale that a LoRA file states: `scale`, or alpha / rank, or alpha / sqrt(rank) if `by_root`.
+    """What a LoRA file states about its scale. With an alpha, the scale is alpha / rank, or alpha / sqrt(rank) if
+    `by_root`. Without alpha, the scale is `scale`.
 
     where: the file's name in errors.
-    alphas, ranks: exceptions for some layers, by a pattern of the layer's name.
+    alphas, ranks: values that replace `alpha` and `rank` for some layers, by a regular expression of the layer's name.
     """
 
     where: str
@@ -61,8 +63,8 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the layer's scale, 1 if unstated. Raise ScaleError if the stated rank is not `rank`, or for
-        contradictions."""
+        """Return the scale of a layer whose matrices have rank `rank`, 1 if the file states none. Raise ScaleError if
+        the file states another rank, or a scale that contradicts its alpha."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -106,9 +108,10 @@ def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()
 
 
 class _Value(NamedTuple):
-    """A value from a header or JSON file. `name` is PEFT's field name, or `scale`.
+    """A value from a header or JSON file that may describe a LoRA.
 
-    of_lora: whether the key or enclosing object identifies a LoRA's value.
+    name: PEFT's field name, or `scale`.
+    of_lora: whether the key or the enclosing object shows that the value describes a LoRA; False for a bare `alpha`.
     """
 
     name: str
@@ -117,7 +120,8 @@ class _Value(NamedTuple):
 
 
 def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
-    """Return the values that concern a LoRA's kind or scale, also from nested objects."""
+    """Return the values that concern a LoRA's kind or scale, also from nested objects. `stated` is a header or a JSON
+    file's content, and `where` names the file in errors."""
     objects = {key: _parse(value) for key, value in stated.items() if _OBJECT.match(key)}
     if broken := next((key for key in PACKED if isinstance(objects.get(key), str) and objects[key]), None):
         raise CheckpointError(f"{where}: {broken} is not JSON: {objects[broken]!r:.40}")
@@ -150,7 +154,7 @@ def _is_of_a_lora(values: Sequence[_Value]) -> bool:
 
 
 def _parse(value: Any) -> Any:
-    """Return the value of a JSON text, or None for a text in UNKNOWN. Anything else stays unchanged."""
+    """Decode a JSON text. Return None for a placeholder such as "None", and other texts and types unchanged."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
