@@ -45,7 +45,8 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a warning, in a list, if `lens` (fx, fy, cx, cy) is implausible in pixels of an 832x480 image; else []."""
+    """Return a list of at most one warning, if the lens is implausible for an 832x480 image. `lens`: fx, fy, cx, cy in
+    pixels of such an image."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= LARGEST_FRACTION:
@@ -69,7 +70,8 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """If the camera's speed is constant, return a list with a hint that the model cannot see speed; else []."""
+    """Return a list of at most one hint. If the camera moves at constant speed, the hint says that its speed has no
+    effect, because the model sees only relative step lengths. `frames`: the number of video frames."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -83,8 +85,8 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the translation lengths, divided by the longest, and the rotation angles in degrees, each [f - 1], between
-    latent frames. Raise CameraError for too few poses."""
+    """Return the camera's motion between the f latent frames of `frames` video frames: the translation lengths, divided
+    by the longest, and the rotation angles in degrees, each [f - 1]. Raise CameraError for too few poses."""
     return _motion(model_poses(path.c2w, frames))
 
 

@@ -36,7 +36,8 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
     values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16].
     name: begins error messages.
-    numbers: the file's numbers in any shape, to estimate rounding errors; by default `values`.
+    numbers: the file's numbers, in any shape, if `values` were computed from others, such as quaternions. Rounding
+    errors are estimated from these numbers.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
@@ -55,7 +56,8 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Whether `matrices` are 4x4 with the translation in the last row."""
+    """Whether 4x4 matrices are stored by column (transposed): the last row holds a translation, and the last column is
+    0, 0, 0, 1."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False

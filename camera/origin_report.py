@@ -16,15 +16,16 @@ PASSING, DECISIVE = 0.5, 0.5
 """Thresholds of the plausibility scores, -1 to 1: a path passes above PASSING; a difference above DECISIVE decides
 between two conventions."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""Limits for viewing axes that meet at a point: the maximum miss, relative to the point's distance, and the minimum
-angle between two axes."""
+"""Thresholds at which the viewing axes of a camera count as meeting at a point. MEETING: the maximum distance of an
+axis from the point, divided by the camera's distance. TURNED_DEG: the minimum rotation of the axis, in degrees."""
 MIN_FORWARD = 0.3
-"""If the camera looks at its orbit's centre, a forward score with an absolute value below this is ignored."""
+"""A camera that looks at its orbit's centre moves mainly sideways. If less than this fraction of its motion is forwards
+or backwards, the direction of motion does not count for or against a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
-"""The formats that may hold a vehicle's poses instead of its camera's, and the fraction of sideways motion that causes
-a warning."""
+"""X_AHEAD: the file formats whose poses may be those of a vehicle, with x forward. SIDEWAYS: the fraction of motion
+along the camera's x axis above which a warning says so."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
@@ -72,8 +73,8 @@ def summarize_convention(path: CameraPath) -> str:
 
 
 def convention_warnings(path: CameraPath) -> list[str]:
-    """Return a warning, in a list, if the camera moves sideways like a vehicle's frame, or another convention is more
-    plausible; else []."""
+    """Return a list of at most one warning on the convention of a path's file. Either the camera moves along its x
+    axis, as the poses of vehicles do, or another convention is more plausible."""
     if path.origin is None:
         return []
     steps = framewise_relative(path.c2w[::4])[1:, :3, 3]
@@ -148,8 +149,12 @@ def _ratio(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Return scores, -1 to 1: "upright" (0 unless `z_up`), "ahead" (forward motion), "meets" (view of orbit's
-    centre)."""
+    """Return scores, -1 to 1, of how plausible the poses `c2w` [n, 4, 4] are.
+
+    upright: how upright the camera is; 0 if the world's z axis may not be up (`z_up` is False).
+    ahead: the fraction of motion that is forwards; negative if backwards.
+    meets: 1 if the camera looks at its orbit's centre, -1 if it looks away, 0 without an orbit.
+    """
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0

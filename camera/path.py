@@ -42,10 +42,10 @@ class CameraPath:
     """A camera path with read-only arrays. Raises CameraError for invalid values.
 
     c2w: [n, 4, 4], camera-to-world in OpenCV axes, made orthonormal.
-    intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of 832x480.
+    intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of an 832x480 image.
     fps: poses per second.
     actions: [n, 4], W, A, S, D flags for action models.
-    origin: the file's format and convention; None if coordinates or order were changed.
+    origin: the file's format and convention; None without a file, or if the poses were transformed, reversed or joined.
     """
 
     c2w: np.ndarray

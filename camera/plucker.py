@@ -22,8 +22,8 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return a pose index for each latent frame, float64 [f]: 0, 4, 8, ... If f is rounded down to a multiple of
-    `chunk`, the even spacing is larger. Raise CameraError for too few poses."""
+    """Return a fractional pose index for each latent frame, float64 [f]. The indices are 0, 4, 8, ... If f is rounded
+    down to a multiple of `chunk`, they are spread evenly over the same poses. Raise CameraError for too few poses."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
@@ -45,16 +45,26 @@ def still_tolerance(poses: np.ndarray) -> float:
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """Return model input [f, 4, 4]: each pose relative to its predecessor. The first is relative to `before`, or the
-    identity if None. `scale` divides translations; None is the longest translation."""
+    """Return the model's input for f latent frames, [f, 4, 4]: the pose of each latent frame relative to the previous
+    one's.
+
+    frames: the number of video frames.
+    chunk: the number of latent frames generated together; f is a multiple.
+    scale: the divisor of translations, by default the longest translation.
+    before: the pose [4, 4] before the first. If None, the first input is the identity.
+    """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move a path to begin at the pose `before` [4, 4]. Return the model's input poses and the camera-to-world poses of
-    the latent frames after `before`, both [f, 4, 4]. `scale`: as in `model_poses`."""
+    """Move a path to begin at `before`. Return the f = `latent_frames` poses that follow `before`, sampled evenly: as
+    model input, and as camera-to-world, both [f, 4, 4].
+
+    before: [4, 4], the last pose of the video so far.
+    scale: the divisor of translations in the model input, by default the longest one.
+    """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
     sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
@@ -68,14 +78,18 @@ def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
 
 
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
-    """Return the longest step between latent frames on the path `c2w` [n, 4, 4], in world units; 0 for a still
-    camera."""
+    """Return the longest translation between consecutive latent frames of the path `c2w` [n, 4, 4], in world units; 0
+    for a still camera.
+
+    frames: the number of video frames.
+    chunk: the number of latent frames generated together.
+    """
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose relative to the one before, and the longest translation. A translation within `still_tolerance`
-    counts as 0."""
+    """Return each pose of `sampled` [f, 4, 4] relative to the previous one, and the longest translation, or 0 if
+    rounding explains it. `before`: the pose before the first; if None, the first result is the identity."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -85,8 +99,8 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """Divide translations in place by `scale` or, if None, by `longest`; if `longest` is 0, set them to 0. Return
-    `relative`."""
+    """Divide the translations of `relative` in place by `scale`, or by `longest` if `scale` is None. If `longest` is 0,
+    set them to 0, whatever `scale` is. Return `relative`."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
@@ -133,7 +147,8 @@ def camera_embedding(
 
     c2w: [n, 4, 4], camera-to-world in OpenCV axes.
     intrinsics: [n, 4] or [4], in pixels of an 832x480 image.
-    frames: rounded down to 4n + 1.
+    frames: video frames, rounded down to 4k + 1.
+    height, width: the video's size in pixels.
     chunk: latent frames per chunk; f is rounded down to a multiple.
     scale: the divisor of translations, by default the longest step.
     before: the pose before the first, by default none.
@@ -146,8 +161,12 @@ def camera_embedding(
 def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
-    """Return the camera input for `poses` [f, 4, 4] from `model_poses`: float32 [1, 384, f, height/8, width/8], or 448
-    channels with `flags` [f, 4] (W, A, S, D)."""
+    """Return the model's camera input, float32 [1, 384, f, height/8, width/8], with 448 channels if `flags` are given.
+
+    poses: [f, 4, 4], the result of `model_poses`.
+    intrinsics: fx, fy, cx, cy in pixels of an 832x480 image.
+    flags: [f, 4], W, A, S, D flags for action models.
+    """
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
     if flags is not None:

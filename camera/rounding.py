@@ -19,8 +19,8 @@ EXACT = 1e-9
 class Rounding:
     """The rounding error of a file's numbers, estimated from their decimal digits or dtype.
 
-    decimals: the decimal places, 2 to 9, or 10 for more.
-    absolute: half a unit of the last decimal place; 0 for 10.
+    decimals: the decimal places, 2 to 9; 10 if more are needed.
+    absolute: half a unit of the last decimal place; 0 if `decimals` is 10.
     relative: the relative error of the digits or the dtype.
     """
 
@@ -51,9 +51,12 @@ def _fits_format(values: np.ndarray, form: str, kind: type[np.floating]) -> bool
 
 
 def position_error(away: float, rounding: Rounding, exact_rotations: bool, inverted: bool) -> float:
-    """Return the maximum distance that rounding can cause between a still camera's positions. `away`: their distance
-    from the origin. `exact_rotations`: whether the file's rotations are orthogonal. `inverted`: whether the file is
-    world-to-camera."""
+    """Return the maximum apparent movement of a still camera that a file's rounded numbers can cause, in world units.
+
+    away: the camera's distance from the origin.
+    exact_rotations: whether the file's rotations are orthogonal.
+    inverted: whether the file's poses are world-to-camera.
+    """
     shift = rounding.at(away)
     if inverted and not exact_rotations:
         return 2 * (3 * rounding.at(1) * away + np.sqrt(3) * shift)
@@ -66,9 +69,13 @@ def position_error(away: float, rounding: Rounding, exact_rotations: bool, inver
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return `c2w` or, if rounding errors explain all movement, a copy with the median position everywhere. `numbers`:
-    the file's unconverted numbers. `dtype`: their dtype in a binary file. `inverted`: whether the file is
-    world-to-camera."""
+    """Remove apparent movement of a still camera that comes from a file's rounded numbers. Return `c2w` itself if the
+    camera moves, else a copy in which each pose has the median position.
+
+    numbers: the file's numbers before conversion.
+    inverted: whether the file's poses are world-to-camera.
+    dtype: the numbers' dtype in a binary file.
+    """
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))

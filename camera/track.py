@@ -12,8 +12,8 @@ from .poses import FEWEST_POSES, frame_count
 FRAMES_PER_LATENT = 4
 """The number of video frames for each latent frame after the first."""
 LONGEST_STEP = 1.05
-"""A longer step in the model's input causes a warning. The unit is the longest step of the video's first path;
-resampling may exceed it slightly."""
+"""The length of a step in the model's input above which the user is warned. The longest step of the video's first path
+has length 1; resampling may exceed 1 slightly."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class CameraTrack:
     poses: [f, 4, 4], the model's input, from `model_poses`.
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
     world: [f, 4, 4], camera-to-world, in world units.
-    scale: the divisor of translations, 0 until the camera moves.
+    scale: the divisor of translations in `poses`; 0 if the camera has not moved yet (no division).
     used_poses: how many poses of the path are used.
     path_poses: the path's number of poses, 0 without a path.
     flags: [f, 4], W, A, S, D flags.
@@ -67,9 +67,14 @@ def still_poses(frames: int) -> np.ndarray:
 def begin_track(
     c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, chunk: int, actions: np.ndarray | None = None
 ) -> CameraTrack:
-    """Return the camera of a new video of at most `frames` frames, in whole chunks of `chunk` latent frames. `c2w`: [n,
-    4, 4], or None for a still camera. `lens`: [4], by default the official examples'. `actions`: [n, 4], W, A, S, D
-    flags. Raise CameraError for too few poses."""
+    """Return the camera of a new video. Raise CameraError for too few poses.
+
+    c2w: [n, 4, 4], or None for a still camera.
+    lens: [4]; None for the lens of the official examples.
+    frames: the maximum number of video frames, rounded down to full chunks.
+    chunk: the number of latent frames generated together.
+    actions: [n, 4], W, A, S, D flags.
+    """
     path_poses = 0 if c2w is None else len(c2w)
     c2w = still_poses(frames) if c2w is None else c2w
     lens = lens_from_fov() if lens is None else lens

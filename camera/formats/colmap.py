@@ -25,7 +25,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""An accepted quaternion's length is between SHORTEST and 1 / SHORTEST."""
+"""Quaternions must be longer than SHORTEST and shorter than 1 / SHORTEST; others are refused."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -89,8 +89,11 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return the lens [n, 4], a row per image, and notes. `used`: the images' camera ids. `images_file`: for error
-    messages."""
+    """Return the images' lens [n, 4], one row per image, together with notes for the user.
+
+    used: the camera id of each image.
+    images_file: named in error messages.
+    """
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")

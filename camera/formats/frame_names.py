@@ -22,7 +22,8 @@ IDS = ("index", "id")
 ORDER = (*NAMES, *TIMES, *NUMBERS, *IDS)
 """The JSON keys by which frames are sorted, the most reliable first: file names, times, frame numbers, ids."""
 BY_TIME = (*TIMES, *NAMES, *NUMBERS, *IDS)
-"""The keys of ORDER for phone scans, with times first because names in scans may be random."""
+"""The JSON keys by which the frames of a phone scan are sorted, the preferred first. Times come before file names,
+which may be random in scans."""
 GAPS = "Gaps in names and times are refused; numbers with gaps do not sort."
 
 
@@ -39,8 +40,12 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
 
 
 def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Return the frames sorted by the numbers in their file names. Raise CameraError if the numbers have gaps, or if
-    only some names have a number."""
+    """Return the frames sorted by the numbers in their file names, or by text if no name has a number. Raise
+    CameraError if the numbers have gaps, or if only some names have a number.
+
+    name: returns a frame's file name.
+    where: begins error messages.
+    """
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
     if bare and len(bare) < len(names):
@@ -93,7 +98,8 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _order_without_gaps(columns: np.ndarray) -> np.ndarray | None:
-    """Return row indices, int [n], that sort both a gapless column and every column to its left, or None."""
+    """Return the row indices, int [n], that sort `columns` [n, k] by one of the columns. This column has no gaps, and
+    columns to its left are sorted too. Return None if no column qualifies."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():

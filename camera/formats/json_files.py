@@ -146,7 +146,8 @@ def _contradiction(frame: Mapping, where: str) -> list[str]:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """Return the focal length in pixels from the first of `names` in the frame, or None."""
+    """Return the focal length in pixels from the first of the keys `names` in the frame, or None without such a key.
+    `side`: the image's width or height in pixels, to convert a field of view."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None

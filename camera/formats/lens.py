@@ -14,9 +14,9 @@ from .reading import Lens, field_of, lens_notes, lens_rows, number_of
 class Model(NamedTuple):
     """A camera model.
 
-    numbers: how many parameters it has, including distortion.
+    numbers: the number of parameters, including distortion.
     focals: the number of focal lengths; 0 for a panorama.
-    pinhole: whether it equals a pinhole near the image centre.
+    pinhole: whether the model is a pinhole camera, apart from distortion.
     """
 
     numbers: int
@@ -62,8 +62,8 @@ FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is not a pinhole is refused; 
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
-    """Raise CameraError if `model`, the name of a camera model, is not in PINHOLES. The message begins with `where` and
-    `field`."""
+    """Check the name of a camera model. Raise CameraError if it is not in PINHOLES. `where` and `field`, the key of the
+    name, begin the message."""
     if str(model).upper() not in PINHOLES:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
@@ -99,7 +99,8 @@ SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """A map from the key of a width to the key of the same image's height, and back."""
 MIN_SIDE = 16
-"""A width and a height whose keys are no pair, such as "w" and "height", need at least this many pixels."""
+"""A width and a height under keys that are no usual pair, such as "w" and "height", count as an image size only from
+this number of pixels on."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The JSON keys of a horizontal field of view, each with the factor that converts it to radians."""
 SAME_LENS = 1.02
@@ -138,8 +139,8 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 
 
 def describes_image(key: str, fields: Mapping) -> bool:
-    """Whether `key` describes an image. A width or height alone in `fields` does not: "height" may be the camera's
-    height above ground."""
+    """Whether a key in a JSON object describes an image. Return False for a width without a height, and for a height
+    without a width: "height" may be the camera's height above ground. `fields`: the object, which has `key`."""
     if key not in PAIRED or PAIRED[key] in fields:
         return True
     others = PARAMETER_KEYS["height" if key in PARAMETER_KEYS["width"] else "width"]

@@ -46,8 +46,8 @@ def array_direction(name: str) -> str:
 
 
 def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
-    """Return a note, in a list, that names the keys of `objects` missing in `fields`; [] if none is missing. Keys that
-    state a convention are omitted."""
+    """Return a list of at most one note for the user, which names the keys in a file's `objects` that `fields` does not
+    cover. Keys that state a matrix convention are left out."""
     keys = {key: value for each in objects for key, value in each.items()}
     texts = {key: value for key, value in keys.items() if isinstance(value, str) and CONVENTION_KEYS.search(key)}
     silent = [key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))]
@@ -75,10 +75,11 @@ SENSOR_MM = 36.0
 
 
 class Matrices(NamedTuple):
-    """Pose matrices in a JSON file, under a name that states their direction.
+    """Pose matrices in a JSON file.
 
+    key: the matrices' key, which states their direction, such as "w2c".
     matrices: the matrices as in the file.
-    frames: the other fields: an object per frame, or one for all.
+    frames: objects with further fields, such as the lens: one object per frame, or one for all frames.
     notes: notes for the user on the frames' order.
     """
 
@@ -89,8 +90,8 @@ class Matrices(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | None:
-    """Return the pose matrices under a name that states their direction, or None. `direction`: the preferred one, "c2w"
-    or "w2c"."""
+    """Return the pose matrices in the JSON content `data` whose key states a direction, such as "w2c", or None without
+    such a key. `direction`: "c2w" or "w2c", preferred if both occur; "" for no preference."""
     whole = _flatten(data) if isinstance(data, Mapping) else {}
     if key := _directed(whole, direction):
         return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
@@ -118,8 +119,8 @@ def are_frames(value: Any) -> bool:
 
 
 def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
-    """Replace an object whose key states a direction by its fields: {"extrinsics": {"c2w": m}} becomes
-    {"extrinsics_c2w": m}. With `inner_names`, a direction in a field's key suffices."""
+    """Replace a nested object by its fields if its key, such as "extrinsics", states a pose direction: {"extrinsics":
+    {"c2w": m}} becomes {"extrinsics_c2w": m}. With `inner_names`, a direction in one of the inner keys suffices."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or inner_names and any(map(direction_of, value)))
@@ -129,7 +130,7 @@ def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
     """Read a JSON file: a list of matrices, or an object with the key "matrices" or a key such as "w2c". The lens is
-    optional."""
+    optional. `convention` decides how the matrices are read, whatever their key."""
     data = read_json(path)
     direction = "c2w" if convention.camera_to_world else "w2c"
     named = None if isinstance(data, Mapping) and "matrices" in data else named_matrices(data, path, direction)

@@ -88,8 +88,8 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 
 def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
-    """Read ViPE's .npz, and the lens from ../intrinsics/<same name> if this file exists. Without `image_size`, the
-    result has a `lens_fault` instead."""
+    """Read ViPE's .npz, and the lens from ../intrinsics/<same name> if this file exists. `image_size`: the video's
+    width and height. If it is None, the lens file is not read, and the result has a `lens_fault`."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = CameraFile(to_opencv(data, convention, str(path)))

@@ -15,12 +15,13 @@ from ..pose_folder import check_file
 from ..poses import LARGEST_FRACTION, LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
 
 LARGE_SIDE = 100
-"""If both image sides exceed LARGE_SIDE pixels, small lens values are refused as fractions of the image size. In
-smaller images, they are plausible pixel values."""
+"""An image size in pixels. If both sides of an image are larger, a lens with very small values raises an error: the
+values seem to be fractions of the image size."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 """A pattern for the keys under which a file may state its matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
-"""A file's lens [n, 4], fx, fy, cx, cy in pixels of an 832x480 image, with notes for the user."""
+"""A lens with notes for the user. The lens is an array [n, 4]: fx, fy, cx, cy in pixels of an 832x480 image, one row
+per pose or one row for all."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], Lens]) -> "CameraFile":
-        """Return a copy with the lens and the notes from `read()`. An error in the lens becomes `lens_fault`."""
+        """Return a copy with the lens that `read()` returns, and with its notes added to `notes`. If `read` raises
+        CameraError, the message becomes `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -65,7 +67,13 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Return notes on a lens `rows` [n, 4] that varies or has distortion, and on an aspect ratio unlike 832:480."""
+    """Return notes for the user if the lens varies, if it has distortion, or if the image's aspect ratio is not
+    832:480.
+
+    rows: [n, 4], fx, fy, cx, cy of each frame.
+    width, height: the size of the recorded image.
+    distortion: the distortion coefficients.
+    """
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the image to the video's shape.")
@@ -92,8 +100,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_table(path: Path, *columns: int, numeric: Sequence[int] = ()) -> np.ndarray:
-    """Return a text file's numbers, float64 [n, k]. `columns`: the accepted column counts k. `numeric`: the indices of
-    columns to read, by default all; others become 0."""
+    """Return a text file's numbers, float64 [n, k].
+
+    columns: the accepted values of k, the number of columns.
+    numeric: the indices of the columns to read, by default all; the others become 0.
+    """
     split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))
     lines = [*dropwhile(lambda line: not is_number(line[1][0]), (line for line in split if line[1] != [""]))]
     if not lines:

@@ -163,7 +163,8 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return the storage order, "row" or "column", that Polycam's keys or a 3x3 intrinsic matrix show; else ""."""
+    """Return how the frames' pose matrices are stored: "row" or "column" (transposed), or "" if unknown. Polycam's keys
+    mean "row"; otherwise a 3x3 intrinsic matrix shows the order."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)

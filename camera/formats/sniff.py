@@ -32,7 +32,7 @@ ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 MATRIX_NAME = "matrix_type"
-"""The key under which `stated_texts` returns the name of the pose matrices, such as "c2w"."""
+"""A key in the result of `stated_texts`. Its value is the key of the pose matrices in the file, such as "c2w"."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
@@ -165,7 +165,7 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".csv": _text,
     ".tum": _text,
 }
-"""Functions, by suffix, that return a file's format or None."""
+"""For each file suffix, a function that returns the name of a file's format, or None if the format is unknown."""
 
 
 def stated_texts(path: Path, matrix_name: bool = False) -> dict[str, str]:
@@ -203,9 +203,13 @@ def _convention_in(line: str) -> str:
 
 
 def stated_convention(texts: Mapping[str, str], default: str, where: str) -> str:
-    """Return the convention that `texts` state. Missing axes or directions come from the format's convention,
-    `default`, which may be "". Raise CameraError, with a message that begins with `where`, for unsupported axes or a
-    contradiction."""
+    """Return the name of a file's matrix convention, such as "opencv_c2w", or "" if it is unknown. Raise CameraError
+    for unsupported axes or a contradiction.
+
+    texts: the file's texts that may state axes or a direction, by key.
+    default: the format's convention, for what the texts leave open; "" if the format has none.
+    where: begins error messages.
+    """
     axes, direction = default.split("_") if default else ("", "")
     for key, text in texts.items():
         if not CONVENTION_KEYS.search(key):
@@ -227,6 +231,10 @@ def stated_convention(texts: Mapping[str, str], default: str, where: str) -> str
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:
-    """Return a message if a text states a lens other than a pinhole, else ""."""
+    """Return an error message if a file specifies a lens other than a pinhole, else "".
+
+    texts: the file's texts by key, from `stated_texts`.
+    where: begins the message.
+    """
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""

@@ -61,19 +61,22 @@ WANTED = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 W_FIRST_COLUMNS = [0, 1, 2, 3, 5, 6, 7, 4]
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
-"""A pattern for columns that replace a missing time: seconds, frame numbers and indices."""
+"""A pattern for names of table columns that serve as times if no column is named as a time: seconds, frame numbers and
+indices."""
 TURN_COLUMN = re.compile(r"(?:^r(?=_?.$)|^q|_q(?=_?.$|_rs_)|quat|rot|orientation).*?([wxyzijk])$")
+"""A pattern for the names of table columns that hold a quaternion's component. Group 1 is w, x, y or z, or i, j, k for
+x, y, z."""
 PLACE_COLUMN = re.compile(
     r"^(?:cam(?:era)?_)?(?:t|p|(?:.*_)?pos(?:ition)?|trans(?:lation)?|loc(?:ation)?)?(?:_\w+?)?_?([xyz])$"
 )
-"""Patterns for column names: TURN_COLUMN for a quaternion's components, PLACE_COLUMN for a position's coordinates."""
+"""A pattern for the names of table columns that hold a position's coordinates. Group 1 is x, y or z."""
 UNEVEN_STEPS = 1.5
 """If a time step is longer or shorter than the median step by more than this factor, the poses are resampled."""
 MIN_FORWARD, MIN_GAIN, MIN_UPRIGHT = 0.7, 0.1, 0.7
-"""Thresholds of `_check_quaternion_order`: the forward motion, its gain if w is read first, and an upright camera's
-mean c2w[1, 1]."""
+"""Thresholds for quaternions that seem to begin with w. If w is read first, the fraction of motion that is forward must
+exceed MIN_FORWARD, and be larger by MIN_GAIN. MIN_UPRIGHT: the minimum mean c2w[1, 1] of an upright camera."""
 W_LIKE = 0.999
-"""The minimum absolute value at which the first component of a quaternion seems to be w."""
+"""If the first quaternion's first component has at least this absolute value, it is probably w."""
 W_FIRST_NOTE = Reported(
     "The first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down or does not go "
     "where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w is last, with "
@@ -104,8 +107,8 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
-    """Read 3x4 or 4x4 matrices by row, from a text file or a folder with a file per frame. The lens is read only from a
-    folder."""
+    """Read 3x4 or 4x4 matrices by row, from a text file or a folder with a file per frame. For a folder, also read the
+    lens from ScanNet's file SCANNET_LENS in it or next to it, if this exists."""
     files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [read_table(file, 12, 16, 13, 17, 4) for file in files]
     if several := next(
@@ -134,8 +137,8 @@ def pose_files(folder: Path) -> list[Path]:
 
 
 def read_tum(path: Path, convention: Convention) -> CameraFile:
-    """Read a TUM trajectory: time, position and quaternion xyzw, or the columns of a header. Poses at uneven times are
-    resampled. Raise CameraError if w clearly comes first without a header."""
+    """Read a TUM trajectory: time, position and quaternion (x, y, z, w) per line. A header may specify another order of
+    columns. Poses at uneven times are resampled. Raise CameraError if a file without a header clearly has w first."""
     lines, lens_file = read_text(path).splitlines(), path.with_name(MONST3R[1])
     stated = tum_columns(lines)
     if stated is None:

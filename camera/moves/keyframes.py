@@ -48,10 +48,13 @@ def path_through(
     fps: float = FPS,
     smooth_turns: bool = False,
 ) -> CameraPath:
-    """Return a path through k keyframes, with a pose at each of `times` [n], which are clamped to `knots` [k].
+    """Return a path through k keyframes.
 
+    knots: [k], the keyframes' times.
     positions: [k, 3], interpolated by a cubic spline.
     rotations: [k, 3, 3], by squad if `smooth_turns`, else by slerp.
+    times: [n], the times of the returned poses, clamped to the first and last of `knots`.
+    lens: [4] or [n, 4], fx, fy, cx, cy in pixels of an 832x480 image.
     """
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
     times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])

@@ -27,9 +27,9 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 class Preset:
     """A preset camera move.
 
-    unit: world units or degrees.
+    unit: the unit of `amount`, world units or degrees.
     amount: the default size of the move.
-    move: move(progress [n], amount, point in view [3]) returns poses [n, 4, 4].
+    move: move(progress [n], amount, subject's position [3]) returns poses [n, 4, 4].
     """
 
     description: str
@@ -39,7 +39,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note that the model sees only ratios of a path's steps, not `amount`; "" if `amount` is 0 or in degrees."""
+        """A note for the user on the limited effect of an amount in world units: the model sees only ratios between a
+        path's steps. It is "" for other moves, and if `amount` is 0."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -60,7 +61,8 @@ def preset_path(
     frames: rounded down to 4n + 1.
     amount: in the preset's unit, by default `Preset.amount`.
     easing: a name in EASINGS.
-    radius: the distance straight ahead to the point in view.
+    fov_deg: the horizontal field of view.
+    radius: the distance of the subject, straight ahead of the first camera; the radius of orbits.
     shake: the maximum random rotation about an axis, in degrees.
     """
     if name not in PRESETS:
@@ -124,7 +126,8 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Return an orbit that halves the distance and rises by a quarter of the initial distance."""
+    """Return poses [n, 4, 4] that orbit `subject` [3] by `amount` degrees, halve the distance, and rise by a quarter of
+    the initial distance. `u`: the progress [n], 0 to 1."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _align_to_first(look_at(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))

@@ -109,7 +109,8 @@ class View:
         draw.text((x, y), text, font=font(size), fill=color, stroke_width=round(size / 8), stroke_fill=PANEL)
 
     def draw_image(self, image: Image.Image, corners: np.ndarray) -> None:
-        """Draw an image on the far plane of a frustum, `corners` [6, 3] from `drawing.frustum`."""
+        """Draw an image on the far plane of a camera's frustum. `corners`: [6, 3], from `drawing.frustum`: the apex,
+        the far plane's corners clockwise from the top left, and a mark above them."""
         top_left, top_right, _, bottom_left = self.pixels(corners[1:5])
         across, down = top_right - top_left, bottom_left - top_left
         basis = np.stack([across / image.width, down / image.height], axis=1)

@@ -28,7 +28,8 @@ def render_preview(
     size: tuple[int, int] = (800, 500),
     light: bool = False,
 ) -> Image.Image:
-    """Return an RGB drawing of a path, with warnings. Raise CameraError for fewer than five poses.
+    """Return an RGB image that shows a path and, as text below, its warnings. Raise CameraError for fewer than five
+    poses.
 
     first_frame: an image drawn in front of the first camera.
     frames: the video's length, by default the full path.

@@ -79,8 +79,12 @@ class Sheet:
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """Draw a camera path into `view`, from green to red, with some frusta, and dots at regular intervals.
-        `cameras`: each frame's frustum [6, 3]."""
+        """Draw a camera path into `view`, from green to red, with some of the frusta, and with a dot every few seconds.
+
+        positions: [n, 3], the camera positions.
+        cameras: the frustum [6, 3] of each pose.
+        fps: poses per second.
+        """
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))
@@ -97,8 +101,8 @@ class Sheet:
 
 
 def tick_seconds(seconds: float) -> int:
-    """Return the interval between dots on a path, in whole seconds: the shortest round value with at most MOST_TICKS
-    dots."""
+    """Return the interval between the dots on a drawn path, in whole seconds: the shortest round value that gives at
+    most MOST_TICKS dots. `seconds`: the path's duration."""
     return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
 
 
