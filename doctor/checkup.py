@@ -21,7 +21,8 @@ from .machine import describe_machine
 from .recordings import replays_correctly
 
 NAIVE = 20.0
-"""A ratio of matrix-product to convolution TFLOPS above NAIVE suggests MIOpen's slow naive kernel (AMD)."""
+"""If matrix products reach more than this multiple of the TFLOP/s of convolutions, the convolutions seem to use
+MIOpen's slow naive kernel (AMD)."""
 WRONG = 0.1
 """The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""
 COPY_SHAPE = 8192, 16384
@@ -60,7 +61,7 @@ class Checkup:
 
     @property
     def presets(self) -> dict[str, Estimate]:
-        """The recommended estimate of each model that fits on the GPU, by model."""
+        """The estimate with the recommended setting, by model. Models that do not fit on the GPU are left out."""
         found = {model: recommended(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 

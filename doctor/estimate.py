@@ -22,10 +22,10 @@ QUANTIZED_INPUTS = 5
 """The number of activations [tokens, dim] that a block quantizes for 8-bit products. The second feed-forward layer's
 input, [tokens, ffn_dim], counts separately."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 32
-"""The kernels and memory fills that a block launches, in 16 bits and in comfy-kitchen's 8 bits (counted by
-tools/cards/try_kernels.py)."""
+"""The number of kernels and memory fills that a transformer block launches with 16-bit kernels (LAUNCHES), and with
+comfy-kitchen's 8-bit kernels (LAUNCHES_8_BITS), counted by tools/cards/try_kernels.py."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
-"""The minimum seconds of a kernel launched by Python (LAUNCH), or by a CUDA graph (LAUNCH_RECORDED)."""
+"""The launch overhead of a kernel in seconds: from Python (LAUNCH), or within a CUDA graph (LAUNCH_RECORDED)."""
 HELD_BY_OTHERS = 1e9
 """The bytes of GPU memory that the desktop and CUDA are assumed to use."""
 FOUR_BIT = 0.57
@@ -33,9 +33,9 @@ FOUR_BIT = 0.57
 
 
 class Rates(NamedTuple):
-    """A GPU's kernel rates, in TFLOP/s unless stated otherwise.
+    """A GPU's kernel rates in TFLOP/s, with its memory's size and transfer rates.
 
-    linear, attention: in 16 bits.
+    linear, attention: of 16-bit kernels.
     bandwidth: GB/s of GPU memory.
     bus: GB/s of copies from host memory.
     memory: the size of GPU memory in bytes.
@@ -98,7 +98,8 @@ class Seconds(NamedTuple):
 
     @property
     def model(self) -> float:
-        """The seconds of the model's forwards: its computation or `bus`, whichever takes longer."""
+        """The seconds of the model's forwards: the sum of its computing times, or `bus`, the parallel copies from host
+        memory, if this is longer."""
         return max(self.products + self.attention + self.memory + self.launches, self.bus)
 
     @property
@@ -171,8 +172,11 @@ def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched:
 
 
 def place_model(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Placement | None:
-    """Return the best placement with which a model fits on a GPU with `memory` bytes, or None. `weight`: the average
-    bytes of a stored weight."""
+    """Return the best placement with which a model fits on a GPU, or None if none fits.
+
+    weight: the average size of a stored weight in bytes.
+    memory: the size of the GPU's memory in bytes.
+    """
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(int8=True)
@@ -201,8 +205,8 @@ class Estimate(NamedTuple):
     """An estimate for one model and setting.
 
     model: a key of MODELS, or "base".
-    place: None if the model does not fit.
-    seconds: the seconds of a chunk, None if it does not fit.
+    place: where the weights, keys and values lie; None if the model does not fit on the GPU.
+    seconds: the seconds of a chunk; None if it does not fit.
     """
 
     model: str
@@ -252,5 +256,5 @@ def recommended(rows: list[Estimate], model: str) -> Estimate | None:
 
 
 def release_name(name: str) -> str:
-    """Return the release name of a key of MODELS."""
+    """Return the name of a model's release, such as "LingBot-World 2.0" for "14B"."""
     return RELEASES[MODELS[name][0]].name
