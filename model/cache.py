@@ -35,7 +35,7 @@ class BlockCache:
 
     @property
     def addresses(self) -> tuple[tuple[int, ...], ...]:
-        """The memory addresses of the cached tensors, and of the spare tensors that `put` will overwrite."""
+        """The memory addresses of the cached tensors, and of the old tensors that `put` will overwrite."""
         return tuple(
             tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
             for blocks in (self._blocks, self._spare)
@@ -71,7 +71,7 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free the source, the cached and the spare tensors. Return the cached tensors' size in bytes."""
+        """Free all memory of the cache. Return the size in bytes of the cached tensors."""
         freed = self.clear_source()
         self._spare = {}
         return freed
@@ -113,7 +113,7 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context manager that restores the cache's source and entries on exit. Values overwritten in place are not
+        """A context manager that restores the cache's contents on exit. Values overwritten in place are not
         restored."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:

@@ -108,7 +108,7 @@ class KeyValueCache:
 
     @property
     def frame_mask(self) -> Tensor | None:
-        """The additive mask of slots for attention, fp32 [window]: 0 for a slot with a frame, else -inf. None if
+        """The additive attention mask, fp32 [window]: 0 for a slot of the window that holds a frame, else -inf. None if
         attention reads filled slots only."""
         return self._mask if self._by_frames and not self._full else None
 

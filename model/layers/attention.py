@@ -70,8 +70,8 @@ class SelfAttention(_Attention):
                 del y
 
     def extend_cache(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Pass the keys and values of one batch element to `extend`, without computing attention. The arguments are
-        those of `update_`."""
+        """Compute keys and values from one batch element's residual stream `row`, and pass them to `extend`.
+        `modulation` [1, 3, dim] is shift, 1 + scale, and gate, which is not used."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -157,7 +157,7 @@ class CrossAttention(_Attention):
 
         norm: the weight and bias of the norm before attention.
         keys_values: the result of `project`.
-        reference: a tensor with the dtype for GEMMs and attention.
+        reference: a tensor whose device and dtype are those of GEMMs and attention.
         """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(reference, self.q, self.o) as (to_q, to_out):

@@ -34,7 +34,7 @@ class Residual:
 
     @property
     def waiting(self) -> bool:
-        """Whether an addition is deferred."""
+        """Whether an addition to the residual stream is deferred to the next norm."""
         return self._added[0] is not None
 
     def add(self, y: Tensor, gate: Tensor | None = None) -> None:
