@@ -162,8 +162,8 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def piece_chunks(chunks: Iterable[FileChunk], first: int, piece: Tensor) -> Iterator[FileChunk]:
-    """Cut chunks that fill a device buffer to those bytes that fill only `piece`, uint8 memory for the buffer's bytes
-    from `first` on. Ranges in the yielded chunks are offsets in `piece`."""
+    """Reduce chunks that fill a whole device buffer to the bytes that fill one piece of it. `piece` is separate uint8
+    memory for the piece, which begins at the buffer's byte `first`."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

@@ -68,9 +68,9 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return a file's weights in ComfyUI's quantized formats, and its tensor entries, including those weights' parts
-    but not `input_scale` and others that decoding ignores. `stated` has format descriptions by weight name. Raise
-    CheckpointError for an unreadable weight."""
+    """Return two dicts: the weights in ComfyUI's quantized formats, and the file's tensor entries without those that
+    decoding ignores, such as `input_scale`. `stated` has the format descriptions by weight name. Raise CheckpointError
+    for an unreadable weight."""
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
     for key, entry in entries.items():

@@ -217,8 +217,8 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _best_scales(table: Tensor, sum_weight: float, blocks: Tensor) -> Tensor:
-    """Try several scales for each block, and return the best, float32 [blocks]: the smallest sum(e^2) + `sum_weight` *
-    sum(e)^2 for the block's errors e. `table` looks up the nearest code value."""
+    """Try several scales for each block, and return the best one, float32 [blocks], with the smallest sum(e^2) +
+    `sum_weight` * sum(e)^2 for the block's errors e. `table` looks up the nearest code value."""
     largest, wanted = _largest(blocks), blocks + sum_weight * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):
