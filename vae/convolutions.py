@@ -59,8 +59,8 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W] (a view of a pool), a weight [out, 3 * C, 3, 3] and a bias. A default Size
-    becomes GPU_TEST_SIZE or CPU_TEST_SIZE."""
+    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias. The frames are a view of memory
+    with a padding row and column. If `size` has the default rows, use GPU_TEST_SIZE or CPU_TEST_SIZE instead."""
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
         size = CPU_TEST_SIZE if device.type == "cpu" else GPU_TEST_SIZE
@@ -111,7 +111,9 @@ KERNEL_TESTS["convolution"] = KernelTest(random_convolution, exact_convolution, 
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Return a kernel's arguments for frames in a pool: rows [pixels, C], slot numbers and (height, width)."""
+    """Return three arguments of a convolution kernel: all pixels of the frames as rows [pixels, C] with padding, the
+    frames' indices as int32 slots, and (height, width). `frames` is a view without the padding, a row and a column of
+    zeros."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
     return rows, torch.arange(SLOT_COLUMNS, dtype=torch.int32, device=frames.device), (height, width)

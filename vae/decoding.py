@@ -58,7 +58,9 @@ class VideoDecoder:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """Return a full-frame decoder of `height` x `width` latent pixels, with this VAE and `park`."""
+        """Return a decoder for another video, with frames of `height` x `width` latent pixels and this decoder's VAE.
+        The new decoder decodes full frames, even if this one decodes a stripe. If this one parks its state in host
+        memory, so does the new one."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()

@@ -14,7 +14,8 @@ from .splitting import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames after which the latent of an image followed by grey frames no longer changes."""
+"""The number of latent frames to encode for an image followed by grey frames. All later latent frames equal the last of
+these."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
@@ -35,7 +36,8 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
 
 @torch.no_grad()
 def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
-    """Yield the normalised latent frames [1, 16, h, w] of an image [3, H, W] and endless grey frames."""
+    """Yield normalised latent frames [1, 16, h, w] without end. They encode a video that starts with an image, `frame`
+    [3, H, W], and has grey frames after it."""
     frame = frame[None].to(vae.device, vae.dtype).contiguous(memory_format=torch.channels_last)
     encoder = Encoder(vae.weights)
     for image in chain([frame], repeat(torch.zeros_like(frame))):

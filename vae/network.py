@@ -16,9 +16,9 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The base class of encoder and decoder: their common layers, and their state for one video.
+    """The base class of the VAE's encoder and decoder: their common layers, and their state for one video.
 
-    past: the last input frames [1, C, H, W] of each temporal layer.
+    past: by layer name, the list of a temporal layer's last input frames, each [1, C, H, W].
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -91,7 +91,8 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._upsample(index + 4, f"{name}.resample.1", frame))
 
     def _upsample(self, index: int, name: str, x: Tensor) -> Tensor:
-        """Return x upsampled by 2, and cropped to the stripe and its margin."""
+        """Return x upsampled by 2 by the convolution `name`. If this decoder decodes a stripe, crop the result to the
+        stripe and its margin. `index` is the number of the next stage's first layer."""
         x = self._doubled(name, x)
         if self._stripe is None:
             return x
@@ -101,7 +102,8 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return two feature maps. Without a temporal convolution, or for the video's first frame, return only x."""
+        """Double the frame rate: return two feature maps for x, computed by the temporal convolution `name`. Return
+        only x if the weights lack this convolution, or for the video's first frame."""
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -111,8 +113,8 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder of a video. A layer reuses its previous result if the same tensor object filled its whole receptive
-    field in time."""
+    """The VAE's encoder for the frames of one video. For repeated frames, pass the same tensor object each time. A
+    layer reuses its last result after enough repetitions to fill its temporal receptive field."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)
@@ -143,7 +145,9 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Return None for the first x of a pair, else a feature map."""
+        """Halve the frame rate: merge pairs of feature maps by the temporal convolution of the encoder's stage `stage`.
+        Return None for every first x of a pair, and the merged feature map for the second. Return x for the video's
+        first frame, or without temporal convolution."""
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:
             return x
@@ -161,7 +165,8 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """Return how many times in a row a layer has received the tensor object x, including now."""
+        """Return how many times in a row the layer `name` has received the same tensor object x. The count includes
+        this call."""
         last, times = self._repeats.get(name, (None, 0))
         self._repeats[name] = x, times + 1 if x is last else 1
         return self._repeats[name][1]

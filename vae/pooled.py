@@ -38,14 +38,15 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` that stores its state in pools of frames, [slots, C, H + 1, W + 1], channels last. The results differ
-    from those of `Decoder` by rounding only."""
+    """A `Decoder` that stores the last input frames of its temporal layers in pools, tensors [frames, C, H + 1, W + 1],
+    channels last. The extra row and column are zero padding. The results differ from those of `Decoder` by rounding
+    only."""
 
     _next_slots: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
-        """Create a decoder of full frames or of one `stripe`. If `recorded`, `decode` records and replays a CUDA graph,
-        and the caller must not replace the tensors in `past`."""
+        """Create a decoder of full frames, or of one `stripe` of each frame. If `recorded`, `decode` records and
+        replays a CUDA graph. The caller must then not replace the tensors in `self.past`."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -119,8 +120,8 @@ class PooledDecoder(Decoder):
         return self._convolve_in_time(name, x)
 
     def _convolve_in_time(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
-        """Write x to the layer's pool, after `norm` and SiLU if given. Return the convolution over three frames plus
-        `added`."""
+        """Store x in the pool of the temporal layer `name`, and return the convolution of the layer's last three input
+        frames, plus `added`. If `norm`, the name of an RMSNorm, is given, store SiLU(RMSNorm(x)) instead."""
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         pool, slots = self._pool(name, x), next(self._next_slots)
         gamma = None if norm is None else self.weights[f"{norm}.gamma"]
@@ -137,15 +138,20 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """Convolve the three frames in `slots` of the pool x with windows of `side` x `side` pixels. Return the result
-        plus `added`, as rows [(H + 1) * (W + 1), out]."""
+        """Convolve three frames of the pool x [rows, channels] with windows of `side` x `side` pixels. Return the
+        result plus `added`, as rows [(H + 1) * (W + 1), out] with a padding row and column.
+
+        slots: the frames' indices in the pool, the oldest first.
+        size: H and W of a frame.
+        """
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
             return ours.convolve(x, slots, weight, bias, size, added)
         return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
     def _pool(self, name: str, x: Tensor) -> Tensor:
-        """Return the rows of a layer's pool, which the first call creates."""
+        """Return the pool in which the temporal layer `name` stores input frames, as rows of pixels [rows, C]. If the
+        pool does not exist, create it for frames of x's size."""
         key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
@@ -166,8 +172,12 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a PooledDecoder, KitchenDecoder or plain Decoder, depending on the device's convolution kernel. Only a
-    PooledDecoder uses `recorded` (a CUDA graph)."""
+    """Return the decoder with the best convolution kernel for the VAE's device: a PooledDecoder, a KitchenDecoder
+    (comfy-kitchen's convolutions), or a plain Decoder.
+
+    stripe: the part of each frame to decode; None for full frames.
+    recorded: whether a PooledDecoder records a CUDA graph; other decoders never do.
+    """
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16
@@ -182,8 +192,8 @@ def suits(vae: VAE) -> bool:
 
 
 def can_record(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether a CUDA graph can record a VAE decoder of this base width. False for `dtype` None (fp32). The first
-    call may test kernels."""
+    """Return whether a VAE decoder of this base width can run as a CUDA graph. `dtype` None stands for fp32, which a
+    CUDA graph does not support here. The first call may run tests of kernels on the GPU."""
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not triton_loads():
         return False
     return convolution_kernel(device) in (OURS, TRITON)
@@ -222,15 +232,16 @@ def _is_temporal(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """Return a layer's pool name. Layers of one stage with equal channels share a pool."""
+    """Return the name of the pool, a tensor of stored frames, for the temporal layer of the weight `name`. Layers of
+    the same stage (resolution) with equally many input channels share a pool."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a feature map [1, C, H, W] as rows with padding of zeros [(H + 1) * (W + 1), C], a view if x has this
-    padding already."""
+    """Return the pixels of a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C]. The map is padded at the bottom
+    and right. The rows are a view if x's memory has this padding, else a copy with zeros."""
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

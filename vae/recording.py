@@ -18,8 +18,8 @@ addresses."""
 
 
 class Recording:
-    """A recorder that replays the decoding of latent frames as a CUDA graph from the third call on. If the recording or
-    its test fails, decoding runs as usual."""
+    """A recorder of the decoding of latent frames. The second call records and tests a CUDA graph, and later calls
+    replay the graph. If recording or the test fails, later calls decode without a graph."""
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
         """Create a recorder. `state()` returns the tensors that decoding changes in place, so that a test replay can be
@@ -52,7 +52,8 @@ class Recording:
             yield frame
 
     def _record_and_try(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Yield the frames of `decode(latent)`, and keep a graph whose replay gives the same frames."""
+        """Yield the frames of `decode(latent)`. Record a CUDA graph first, and keep the graph if its replay gives the
+        same frames."""
         assert self._latent is not None
         try:
             graph = self._record(decode, self._latent)

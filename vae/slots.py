@@ -12,16 +12,19 @@ from .network import Decoder
 
 
 class Slots:
-    """The slots in which temporal layers store input frames. `pools` maps each layer's name to its pool's name. A pool
-    has two slots per layer and a free one."""
+    """An assignment of pool slots to frames. A pool is a tensor that stores the input frames of several temporal
+    layers; a slot is an index in the pool. Each pool has two slots for each of its layers, and one free slot.
+
+    pools: the pool's name by the layer's name.
+    """
 
     def __init__(self, pools: Mapping[str, str]) -> None:
         self._pools, self._own = pools, dict[str, list[int]]()
         self._free = {pool: list(range(2 * layers + 1)) for pool, layers in Counter(pools.values()).items()}
 
     def take(self, layer: str) -> list[int]:
-        """Return the slots of a layer's three frames, the oldest first. The new frame gets the free slot; the oldest
-        frame's slot becomes free."""
+        """Assign the pool's free slot to a layer's new frame. Return the slots of the layer's two previous frames, the
+        oldest first, and of the new frame. The oldest frame's slot becomes the free slot."""
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]

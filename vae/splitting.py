@@ -38,15 +38,19 @@ class Tiling:
         return list(product(range(0, self.height, self.stride), range(0, self.width, self.stride)))
 
     def crop(self, image: Tensor, corner: Corner, scale: int = 1) -> Tensor:
-        """Return the tile at `corner`, in latent pixels, of an image [..., h, w] at `scale` times the latent's size."""
+        """Return a view of one tile of an image [..., h, w]. `corner` is the tile's top left pixel in the latent.
+        `scale` is the image's size relative to the latent."""
         (top, left), size = (scale * each for each in corner), scale * self.tile
         return image[..., top : top + size, left : left + size]
 
 
 @dataclass
 class Blender:
-    """A blender of overlapping tiles to images. The tiles of an image must be added in the order of
-    `tiling.corners`."""
+    """The state for blending overlapping tiles into images. Each image's tiles must be added in the order of
+    `tiling.corners`.
+
+    scale: the images' height and width relative to the latent's.
+    """
 
     tiling: Tiling
     scale: int = 1
@@ -54,8 +58,9 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, index: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Blend a tile of image number `index` with earlier tiles, in place. Return the (rows, columns) of the image
-        that this tile completes, and their pixels [..., h, w]."""
+        """Blend a tile of image number `index` with the earlier tiles above and to the left, in place. Return the
+        (rows, columns) of the image that are now final, and their pixels [..., h, w]. `corner` is the tile's top left
+        latent pixel."""
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)
@@ -86,10 +91,11 @@ HALO = {2: 12, 4: 10, 8: 7}
 
 @dataclass(frozen=True)
 class Stripe:
-    """A stripe of each frame, from `start` to `stop` (exclusive) in latent pixels.
+    """A stripe of each frame, full in one dimension, and from `start` to `stop` (exclusive) in the other. All sizes are
+    in latent pixels.
 
-    dim: -1 for a stripe of columns, -2 for rows.
-    length: the full frame's latent pixels in `dim`.
+    dim: the tensor dimension that is split: -1 for a stripe of columns, -2 for rows.
+    length: the size of the full frame in `dim`.
     """
 
     start: int
@@ -105,13 +111,17 @@ class Stripe:
         return cls(length * index // count, length * (index + 1) // count, length, dim)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the stripe's height and width for a frame with `height` x `width` latent pixels."""
+        """Return the stripe's height and width in latent pixels, for a frame with `height` x `width` latent pixels."""
         own = self.stop - self.start
         return (height, own) if self.dim == -1 else (own, width)
 
     def crop(self, x: Tensor, scale: int) -> Tensor:
-        """Return a view of the stripe and its margin. At `scale` 2 (relative to the latent), x [..., h, w] is the full
-        feature map. At 4 and 8, x is the previous scale's crop, upsampled by 2."""
+        """Return a view of the stripe with its margin.
+
+        scale: the resolution of x relative to the latent: 2, 4 or 8.
+        x: a feature map [..., h, w]. At scale 2, the full frame; at 4 or 8, the crop for the previous scale, upsampled
+        by 2.
+        """
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)

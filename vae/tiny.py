@@ -19,14 +19,16 @@ from .weights import MEAN, STD, check_values, decode_weights
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
-"""The stages: channels, number of the first memory block in the tensor names, and output frames per input frame."""
+"""The stages of the tiny decoder. Each has a channel count, the index of its first memory block in the tensor names,
+and the number of output frames per input frame."""
 LAST = 22
 """The number of the network's last layer in the tensor names."""
 EXTRA_FIRST_FRAMES = 3
 """The number of output frames to drop for a video's first latent frame. The network outputs four frames, but the latent
 frame encodes one."""
 SCALED = "lighttae"
-"""Decoders with this text in their file names expect denormalised latents."""
+"""The text in a file name that marks a tiny decoder for denormalised latents. Other tiny decoders expect normalised
+latents."""
 
 
 def load_tiny_decoder(
@@ -48,10 +50,12 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """A tiny approximate decoder of one video in parts."""
+    """A small, approximate replacement of the VAE's decoder. Each instance decodes one video, whose latent frames may
+    arrive in several calls of `decode`."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
-        """Create a decoder from checked tensors by name. If `scaled`, latents are denormalised first."""
+        """Create a decoder from a mapping of names to tensors, which must have been checked. `decode` always takes
+        normalised latents; if `scaled`, `decode` denormalises them for the network."""
         self._weights, self._scaled = weights, scaled
         self._past: dict[int, Tensor] = {}
         self._first = True
@@ -113,7 +117,8 @@ class TinyDecoder:
 
 
 class PreviewDecoder:
-    """A TinyDecoder with the methods `decode` and `check` of a VideoDecoder, but without `progress` and `last`."""
+    """A wrapper of a TinyDecoder with the interface of a VideoDecoder, so that either can decode a live video. `decode`
+    does not take VideoDecoder's arguments `progress` and `last`."""
 
     def __init__(self, decoder: TinyDecoder) -> None:
         self._decoder = decoder

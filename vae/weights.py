@@ -36,8 +36,8 @@ STD = (
 )
 
 FOLDING = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The weights (0 or 1) that fold 2x upsampling and a 3x3 kernel into 2x2 kernels, for rows and likewise columns:
-[output row's parity, 2x2 row, 3x3 row]."""
+"""The weights (0 or 1) by which a 3x3 kernel after 2x nearest upsampling becomes a 2x2 kernel. The indices are the
+parity of the output row, the row of the 2x2 kernel and the row of the 3x3 kernel. Columns have the same weights."""
 
 
 @dataclass
@@ -61,7 +61,8 @@ class VAE:
 
     @cached_property
     def quarters(self) -> dict[str, Tensor]:
-        """The 2x2 kernels from `quarters` that replace the decoder's upsampling convolutions, by weight name."""
+        """The 2x2 kernels of the decoder's upsampling convolutions, by weight name. The function `quarters` of this
+        module computes them from 3x3 kernels."""
         names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
         return {name: quarters(self.weights[name]) for name in names}
 
@@ -76,8 +77,8 @@ class VAE:
         return (latent.float() - mean) / std
 
     def denormalized(self, latent: Tensor) -> Tensor:
-        """Return latent * std + mean of a latent frame [1, 16, h, w] for the decoder, on the VAE's device in its
-        dtype."""
+        """Denormalise a latent frame [1, 16, h, w] for the decoder: return latent * std + mean, with std and mean of
+        each channel. The result has the VAE's device and dtype."""
         mean, std = self._statistics()
         latent = latent.to(self.device, torch.float32) * std + mean
         return latent.to(self.dtype, memory_format=torch.channels_last)
@@ -132,8 +133,8 @@ def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[st
 
 
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the weights in the network's layout: channels-last kernels, and [out, t * in, h, w] for temporal
-    convolutions with the oldest frame first."""
+    """Return the VAE's weights on `device`, in `dtype`, in the network's layout. Kernels are channels last. The kernel
+    of a temporal convolution is [out, t * in, h, w]: its t frames are stacked as input channels, the oldest first."""
     return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
 
 
@@ -146,9 +147,12 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return the 2x2 kernels that replace a 2x nearest upsampling and a 3x3 convolution [out, C, 3, 3]: one for each
-    parity of an output pixel's row and column. The result is [2 * 2 * out, 2 * 2 * C]: (row parity, column parity, out)
-    by (kernel row, kernel column, C)."""
+    """Return the 2x2 kernels that replace 2x nearest upsampling and a 3x3 convolution, `weight` [out, C, 3, 3]. There
+    is one kernel for each parity of an output pixel's row and column.
+
+    The result is a matrix [2 * 2 * out, 2 * 2 * C]. A row is (row parity, column parity, output channel). A column is
+    (kernel row, kernel column, input channel).
+    """
     share = FOLDING.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)
@@ -166,7 +170,8 @@ def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, naming the file `source`, if the shapes are not those of a Wan 2.1 VAE of some width."""
+    """Raise CheckpointError, which names the file `source`, if the tensor shapes `found` are not those of a Wan 2.1
+    VAE. Any base width of the VAE is accepted."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     if differences := shape_differences(found, vae_shapes(math.prod(found[WIDTH_KEY]))):

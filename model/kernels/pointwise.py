@@ -31,7 +31,8 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _store_as(at, x, factor, inside):
-    """Store x in the dtype at the addresses `at`. For fp8, x is first multiplied by `factor` and clamped."""
+    """Store x where the mask `inside` is true, at the pointers `at` and in their dtype. For a pointer to fp8, multiply
+    x by `factor` and clamp first."""
     if at.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
@@ -55,8 +56,13 @@ def _rms(
     BLOCKS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `_normalise`. A program computes one token, and writes it to the row in `rows_ptr`. If `rows_ptr`
-    is None, the row stays the same."""
+    """The kernel of `_normalise`. A program normalises one token, and stores the result in the row `rows_ptr[token]` of
+    the output. If `rows_ptr` is None, the row has the token's own index.
+
+    cos_ptr, sin_ptr: the angles of RoPE; None: no RoPE.
+    shift_ptr: subtracted from the result unless None.
+    factor_ptr: multiplies an fp8 result; None: 1.
+    """
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -153,8 +159,13 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 def scatter_rope_(
     out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_rope_`, and return `out`. `rows` None means tokens in order, and
-    `shift` None means 0."""
+    """Write queries or keys x [tokens, dim], after RMSNorm and RoPE, to `out`, and return `out`. An fp8 `out` receives
+    (result - shift) * factor.
+
+    rows: int64 [tokens], each token's row in `out`; None: token i goes to row i.
+    shift: [dim], or None for 0.
+    factor: [1], or None for 1.
+    """
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
 
@@ -167,8 +178,12 @@ def _normalise(
     eps: float,
     rows_and_scaling: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
-    """Write the RMSNorm of x [tokens, dim] to `out`. If `angles` are given, apply RoPE to the norm's result.
-    `rows_and_scaling` is (rows, shift, factor) of `scatter_rope_`."""
+    """Write the RMSNorm of x [tokens, dim] to `out`, and return `out`.
+
+    angles: cos and sin for RoPE after the norm; None: no RoPE.
+    rows_and_scaling: each token's row in `out` (None: in order), a shift to subtract (None: 0), and a factor for an fp8
+    `out` (None: 1).
+    """
     dim, (rows, *scaling) = x.shape[1], rows_and_scaling
     given = out, rows, x, weight.contiguous(), *(angles or (None, None)), *scaling, x.stride(0), out.stride(0), dim, eps
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": angles[0].shape[-1] if angles else 0}

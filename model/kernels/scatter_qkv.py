@@ -27,8 +27,8 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, unit_scale):
-    """Return the scale of fp8 queries, a power of two from the RMSNorm's weight, and its reciprocal. `unit_scale` is
-    the result of `_unit_scale`."""
+    """Return the scale of fp8 queries and its reciprocal. The scale is the smallest power of two that is at least
+    max|weight| * unit_scale. `weight_a` and `weight_b` are the two blocks of the RMSNorm's weight."""
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * unit_scale)
 
 
@@ -76,8 +76,9 @@ def _scatter_qkv(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `scatter_qkv_`. The grid's second index selects q, k or v. Of the n programs of the first index,
-    program i computes the tokens i, i + n, i + 2n and so on."""
+    """The kernel of `scatter_qkv_`. Grid axis 1 selects q, k or v. Of n programs on axis 0, program i processes the
+    tokens i, i + n, i + 2n and so on. A program splits a token's channels into FIRST and SECOND channels, both powers
+    of two."""
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -129,13 +130,14 @@ def scatter_qkv_(
     fp8_queries: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`.
+    """Apply RMSNorm and RoPE to q and k. Write keys and values to the rows `rows` (int64 [tokens]) of `out` and
+    `values_out`, and return `out`.
 
-    out, values_out: receive keys and values; None skips the values.
-    rows: each token's row in both.
-    qkv: q, k and v; if `fp8_queries` is None, q is overwritten with the result.
-    fp8_queries: receive fp8 queries, their scale and 1 / scale.
-    scalings: (shift, factor) of keys and of values to write in fp8, else None.
+    values_out: None skips the values.
+    qkv: q, k and v, each [tokens, dim]. If `fp8_queries` is None, the new queries overwrite q.
+    norm_ropes: for q and for k. The angles and eps of q's NormRope serve both.
+    fp8_queries: three tensors to receive fp8 queries, their scale and 1 / scale.
+    scalings: to write keys and values in fp8: (shift, factor) of keys and of values; else None.
     """
     (q, k, v), dim, kinds = qkv, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = fp8_queries or (q, None, None), scalings or ((None, None), (None, None))
@@ -150,8 +152,8 @@ def scatter_qkv_(
 
 
 def rope_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Write queries x [tokens, dim], after norm and RoPE, to `out` in fp8. Write their scale and 1 / scale to `scale`
-    and `factor`. Return `out`."""
+    """Write queries x [tokens, dim], after RMSNorm and RoPE, to `out` in fp8, and return `out`. `scale` receives the
+    fp32 scale [1] of all queries, and `factor` receives 1 / scale."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _unit_scale(dim), **token_loop_sizes(dim))
@@ -159,6 +161,6 @@ def rope_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: 
 
 
 def _unit_scale(dim: int) -> float:
-    """Return the divisor for queries after an RMSNorm with weights of 1: their Euclidean norm becomes at most
-    MAX_QUERY_NORM."""
+    """Return the number by which to divide queries of `dim` channels, so that their Euclidean norm is at most
+    MAX_QUERY_NORM. The queries come from an RMSNorm with weights of 1."""
     return dim**0.5 / MAX_QUERY_NORM

@@ -5,15 +5,16 @@ import triton
 from torch import Tensor
 
 PART = 1024
-"""The number of a token's channels that one program, or one step of it, processes."""
+"""The number of channels of one token that a Triton program processes at a time."""
 MAX_WIDTH = 1024
-"""The maximum number of channels in one step of a program that processes full tokens."""
+"""The maximum WIDTH in `token_loop_sizes`: the number of a token's channels that a Triton program's threads process at
+a time."""
 WARP = 32  # threads
 
 
 def token_sizes(dim: int, channels_per_warp: int) -> dict[str, int]:
-    """Return a program's launch sizes for a full token. FIRST + SECOND, powers of two, cover `dim` channels. num_warps
-    gives a warp about `channels_per_warp` channels."""
+    """Return the launch sizes of a Triton program that processes all `dim` channels of a token. FIRST and SECOND are
+    powers of two with a sum of at least `dim`. num_warps is chosen for about `channels_per_warp` channels per warp."""
     first = triton.next_power_of_2(dim) // 2
     second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
     # No channel has two warps: in place, one of them could read the other's result instead of the input.
@@ -22,8 +23,12 @@ def token_sizes(dim: int, channels_per_warp: int) -> dict[str, int]:
 
 
 def token_loop_sizes(dim: int) -> dict[str, int]:
-    """Return the launch sizes FIRST, SECOND, WIDTH (channels of one step) and num_warps of a program that processes
-    full tokens one after the other."""
+    """Return the launch sizes of a Triton program that processes one token after the other, each with `dim` channels.
+
+    FIRST, SECOND: powers of two with a sum of at least `dim`.
+    WIDTH: the number of channels that the threads process at a time.
+    num_warps: the number of warps, for four adjacent channels per thread.
+    """
     sizes = token_sizes(dim, 320)
     width = min(MAX_WIDTH, sizes["SECOND"])
     return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}

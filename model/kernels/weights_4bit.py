@@ -38,7 +38,8 @@ def _scales(
     inside,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Return the fp32 scale of each block in `block`, decoded first if scales are quantized themselves."""
+    """Return the fp32 scales of the weight's blocks with the indices `block`, where the mask `inside` is true. With
+    double quantization (`nested_absmax_ptr` not None), decode the stored 8-bit scales."""
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
     if nested_absmax_ptr is not None:
         outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
@@ -69,7 +70,8 @@ def _pair(first, second, kind: tl.constexpr):
 def _write(
     out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Decode 4-bit blocks of HALF bytes, and store them in the dtype TYPE."""
+    """Decode packed 4-bit values by the table at `code_ptr`, multiply them by `scales`, and store them in the dtype
+    TYPE. Each scale belongs to HALF packed bytes. If MASKED, stop after `bytes_left` bytes."""
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:
         packed = tl.load(packed_ptr + at, mask=at < bytes_left, other=0).to(tl.int32)
@@ -144,8 +146,8 @@ def _recode(
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a 4-bit weight of `shape`, decoded to `dtype`. `packed` (uint8) holds two values in a byte; `scales` are a
-    `codec.Scales`."""
+    """Return a 4-bit weight of `shape`, decoded to `dtype`. `packed` (uint8) holds two values in a byte. `scales`, a
+    `codec.Scales`, has the table of 16 values and each block's scale."""
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)

@@ -33,16 +33,20 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the BITS-bit integers with the indices `value` from an array at byte `at` of the block at `start`. One
-    byte packs the integers i, i + GROUP, i + 2 * GROUP and so on, lowest bits first."""
+    """Return unsigned BITS-bit integers from a packed array. The array begins at byte `at` of the block to which the
+    pointer `start` points.
+
+    value: the indices of the integers in the array.
+    GROUP: the distance of integers in a byte: i, i + GROUP, i + 2 * GROUP and so on, lowest bits first.
+    """
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
 
 @triton.jit
 def _decode_32(start, i, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr):
-    """Return the decoded values at the indices `i` of a block of 32. HAS_OFFSET: whether the format also stores an
-    offset."""
+    """Return the decoded values at the indices `i` of a block of 32 values. `start` points to the block's first byte.
+    KIND is the GGUF format, such as "Q4_0". HAS_OFFSET is true if the block stores an offset."""
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -61,8 +65,12 @@ def _decode_32(start, i, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr):
 
 @triton.jit
 def _six_bit_number(start, group, first, second, SHIFT: tl.constexpr):
-    """Return 6-bit integer number `group` of eight. Numbers 0 to 3 are bits 0-5 of the bytes at `first`. Numbers 4 to 7
-    combine those bytes' bits 6-7 with four bits, from SHIFT on, of the bytes at `second`."""
+    """Return the 6-bit integers with the indices `group` (0 to 7) from the block at the pointer `start`. Integers 0 to
+    3 are bits 0-5 of the four bytes from byte `first` on.
+
+    Integers 4 to 7 have as high bits the bits 6-7 of these bytes, and as low bits four bits, from SHIFT on, of the four
+    bytes from byte `second` on.
+    """
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))
@@ -70,7 +78,8 @@ def _six_bit_number(start, group, first, second, SHIFT: tl.constexpr):
 
 @triton.jit
 def _decode_256(start, i, KIND: tl.constexpr):
-    """Return the decoded values at the indices `i` of a block of 256 values."""
+    """Return the decoded values at the indices `i` of a block of 256 values. `start` points to the block's first byte.
+    KIND is the GGUF format, such as "Q4_K"."""
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)
