@@ -18,7 +18,8 @@ def sharpness(pixels: np.ndarray) -> float:
 
 
 def pick_sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield (index, pixels, sharpness) for the sharpest of each `every` successive frames. Pixels: uint8 [H, W, 3]."""
+    """Yield (index, pixels, sharpness) of the sharpest frame in each group of `every` successive frames. The pixels of
+    all frames are uint8 [H, W, 3]."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)

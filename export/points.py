@@ -47,10 +47,10 @@ class Second:
 
 @dataclass(frozen=True)
 class Points:
-    """The sparse points of a scene.
+    """The sparse 3D points of a scene.
 
     error: the mean reprojection error in pixels.
-    seconds: an entry for each second of the video.
+    seconds: how well the points fit the camera poses, for each second of the video.
     cloud: the bytes of a PLY file in OpenGL axes: x right, y up, z backward.
     """
 
@@ -71,8 +71,8 @@ class Points:
 
 
 def check_points(points: bool = True) -> None:
-    """Raise DependencyError without pycolmap or OpenCV, which compute points. Raise InputError if not `points`: a "ply"
-    export would be empty."""
+    """Check that a point cloud can be exported. Raise InputError if the user has disabled points (`points` is False),
+    and DependencyError if pycolmap or OpenCV is missing."""
     if not points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()

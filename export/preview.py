@@ -13,8 +13,8 @@ CAMERAS = 24
 FAR = 4.0
 """A point is drawn if its distance from the nearest camera is at most this multiple of the points' median distance."""
 DEPTH, CAMERA_DISTANCE = 0.05, 0.06
-"""The distance of a drawn camera's image from its centre, and the minimum distance between drawn cameras, as fractions
-of the scene's radius."""
+"""As fractions of the scene's radius: DEPTH, the distance of a drawn camera's image plane from the camera's centre, and
+CAMERA_DISTANCE, the minimum distance between two drawn cameras."""
 BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
 """The viewpoint relative to the first camera: backward and upward, as fractions of the scene's radius, and downward
 pitch in degrees."""
@@ -26,11 +26,11 @@ RED = (255, 0, 0)
 
 
 class Preview(NamedTuple):
-    """The preview of an exported scene.
+    """The preview of an exported scene for a 3D viewer.
 
-    cloud: the bytes of a binary PLY file of points and cameras, y up.
-    view: a path of one pose, above and behind the first camera, in OpenCV axes.
-    centre, radius: of a sphere around the cloud; the centre is [3], y up.
+    cloud: the bytes of a binary PLY file of points and cameras, in OpenGL axes (y up).
+    view: the viewer's initial camera, as a path of one pose in OpenCV axes (y down).
+    centre, radius: a sphere around the cloud; the centre is [3], in OpenGL axes.
     """
 
     cloud: bytes
@@ -40,8 +40,12 @@ class Preview(NamedTuple):
 
 
 def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> Preview:
-    """Return a scene's preview. `points` [n, 3] have y up, `colours` uint8 [n, 3] are RGB, and `path` has the cameras
-    in OpenCV axes."""
+    """Return the preview of a scene for a 3D viewer.
+
+    points: [n, 3], in OpenGL axes (y up), as in the exported PLY file.
+    colours: the points' RGB values, uint8 [n, 3].
+    path: the scene's cameras, in OpenCV axes (y down).
+    """
     way = path.c2w[:, :3, 3] @ OPENGL_TO_OPENCV[:3, :3]
     away = np.array([np.linalg.norm(way - point, axis=1).min() for point in points])
     near = away <= FAR * np.median(away)
@@ -82,7 +86,8 @@ def _choose(way: np.ndarray, apart: float) -> list[int]:
 
 
 def _draw_camera(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points [n, 3], y up, along the edges of a drawn camera."""
+    """Return points [n, 3] in OpenGL axes (y up) along the edges of a camera with the OpenCV pose `pose` [4, 4]. `lens`
+    is fx, fy, cx, cy at 832x480, `depth` the distance of the drawn image plane from the centre."""
     sides = np.array([[0, 0], [LENS_WIDTH, 0], [LENS_WIDTH, LENS_HEIGHT], [0, LENS_HEIGHT]])
     corners = np.concatenate([(sides - lens[2:]) / lens[:2], np.ones((4, 1))], 1)
     spots = np.concatenate([np.zeros((1, 3)), depth * corners]) @ pose[:3, :3].T + pose[:3, 3]

@@ -59,12 +59,13 @@ def export_scene(
     every: int = 4,
     shorter: bool = False,
 ) -> Exported:
-    """Write frames and cameras into a folder: the sharpest of each `every` successive frames, unless it is blurred.
+    """Write frames and cameras of a scene into a folder. Of each `every` successive frames only the sharpest is
+    written, or none if even the sharpest is blurred.
 
     frames: uint8 [H, W, 3] each, all of one size.
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
     lens: [n, 4], fx, fy, cx, cy of each frame at 832x480.
-    format: "nerfstudio", "colmap", or "ply": only the frames, to be followed by `add_points`.
+    format: "nerfstudio", "colmap" or "ply". For "ply" no camera file is written; call `add_points` afterwards.
     shorter: whether the video may have fewer than n frames.
 
     Raises InputError for invalid arguments, CameraError for invalid poses or intrinsics.
@@ -104,7 +105,9 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest frames. Return their indices, the numbers of blurred and read frames, and (height, width)."""
+    """Write the sharpest of each `every` successive frames as a PNG file, then delete blurred ones. `poses` is the
+    expected number of frames; `shorter` permits fewer. Return the remaining frames' indices, the numbers of deleted and
+    read frames, and (height, width)."""
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 

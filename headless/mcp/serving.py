@@ -26,9 +26,13 @@ def build_server(explorer: Explorer) -> MCPServer:
     ) -> list[Any]:
         """Begin a walk, and return the last frame of its first chunk. The previous walk ends and stays in its folder.
 
-        image: a file on this machine with the first frame. prompt: a description of the world. Later walks repeat the
-        first walk's image and prompt by default; the first walk's default to the model's example. seed: the seed of the
-        noise. continue_from: the file of a saved state, or the folder of a walk, in place of an image.
+        image: a file on this machine with the first frame.
+        prompt: a description of the world.
+        seed: the seed of the noise.
+        continue_from: the file of a saved state, or the folder of a walk, in place of an image.
+
+        Without `continue_from`, the first walk takes an omitted image or prompt from the model's example, and a later
+        walk takes it from the first walk.
         """
         return _shown(explorer.start(image, prompt, seed, continue_from))
 
