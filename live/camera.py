@@ -39,8 +39,14 @@ class WalkingCamera:
         pitch_deg: float = math.inf,
         walls: PlacedMap | None = None,
     ) -> None:
-        """Place the camera at rest at the camera-to-world pose [4, 4], by default the identity. `speed` is a fraction
-        of `unit` per latent frame, `pitch_deg` the maximum change of pitch per video frame. `walls` stop the camera."""
+        """Place the camera at rest.
+
+        pose: camera-to-world [4, 4]; None is the identity.
+        unit: the distance per latent frame at speed 1, and the divisor of translations in the model's camera input.
+        speed: the speed of key W, as a fraction of `unit` per latent frame.
+        pitch_deg: the maximum change of pitch per video frame, in degrees.
+        walls: a map whose walls stop the camera; None means no walls.
+        """
         self.unit, self._step, self.frames_left = unit, unit / FRAMES_PER_LATENT * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
@@ -100,8 +106,9 @@ class RecordedCamera:
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
-        """Start at the beginning of a path of camera-to-world poses [n, 4, 4]. The path is moved to begin at `pose`, if
-        set. If `unit` is 0, use the longest translation per latent frame."""
+        """Start at the beginning of a path of camera-to-world poses [n, 4, 4]. Unless `pose` is None, move the path to
+        begin there. `unit` is the divisor of translations in the model's camera input; 0 selects the path's longest
+        translation per latent frame."""
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
         latents = self._path[::FRAMES_PER_LATENT]

@@ -23,10 +23,10 @@ RUN, RUNNING = "shift", 2.0
 FRAMES_PER_LATENT = 4
 """The number of video frames that a latent frame decodes to, except a video's first, which decodes to one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""The maximum number of taps (short key presses) that wait for the next chunk, and of latent frames in a script of
-timed keys."""
+"""MOST_TAPS is the maximum number of taps (short key presses) that wait for the next chunk, MOST_ROWS the maximum
+number of latent frames in a script of timed keys."""
 FURTHEST_LOOK = 720.0
-"""The limit, in degrees, of the mouse movements that wait for the next chunk."""
+"""The maximum mouse rotation, in degrees, that accumulates for the next chunk."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
@@ -45,8 +45,8 @@ class Controls:
     """The state of keyboard keys, mouse and gamepad of one walk (a steered video). Methods raise InputError for an
     invalid input.
 
-    last_input: when the last input arrived, by `clock()`; `take` counts a held input again.
-    key_changes: counts the starts and ends of key presses, timed keys and stick movements.
+    last_input: when an input last arrived or was still held, by `clock()`.
+    key_changes: the number of changes of held or timed keys, and of starts and ends of stick movements.
     changed: called after each input, in the thread that sends the input.
     """
 
@@ -67,14 +67,15 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a keyboard key, in addition to the held ones. `event`: the input's id, returned in its Receipt."""
+        """Press a keyboard key, in addition to the held ones. `event`: an id chosen by the sender, for the input's
+        Receipt."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys, and end timed keys. `event`: the sender's id, for the input's Receipt."""
+        """Hold exactly these keys, and end timed keys. `event`: an id chosen by the sender, for the input's Receipt."""
         wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
             self.key_changes += wanted != self._down.keys()
@@ -92,7 +93,8 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees, right and up. `event`: the sender's id, for the input's Receipt."""
+        """Add a mouse movement in degrees, right and up. `event`: an id chosen by the sender, for the input's
+        Receipt."""
         turned = _clamp("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -101,7 +103,7 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set a gamepad's sticks, -1 to 1 each. `event`: the sender's id, for the input's Receipt."""
+        """Set a gamepad's sticks, -1 to 1 each. `event`: an id chosen by the sender, for the input's Receipt."""
         forward, right, yaw, pitch = _clamp("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -109,7 +111,8 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Release all keys and set timed keys: a row of keys for each of the next latent frames."""
+        """Release all keys, and hold timed keys instead: each of `rows` has the keys to hold in one of the next latent
+        frames. `event`: an id chosen by the sender, for the input's Receipt."""
         if not isinstance(rows, Sequence):
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
@@ -148,8 +151,8 @@ class Controls:
             return self._last_arrival is not None or bool(self._script)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the inputs for the next `frames` video frames. Discard mouse movements, and taps if a frame shows
-        them. Held keys and sticks stay."""
+        """Return the inputs for the next `frames` video frames. Afterwards forget the returned mouse rotation and, if
+        `frames` is not 0, the returned taps (short key presses). Held keys and sticks stay."""
         with self._lock:
             now, since = self._clock(), self._last_take
             look, arrived = (self._look[0], self._look[1]), self._last_arrival
@@ -218,8 +221,8 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the video frame at the time `at`, with `frames` frames spread evenly from `since` to
-    `now`."""
+    """Return the row of an input: the index of the video frame shown at the time `at`, if `frames` frames are spread
+    evenly from `since` to `now`."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
@@ -229,27 +232,30 @@ class ControlsMixin:
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: the sender's id, for the input's Receipt."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: an id chosen by the sender, for the input's
+        Receipt."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a keyboard key. `event`: the sender's id, for the input's Receipt."""
+        """Release a keyboard key. `event`: an id chosen by the sender, for the input's Receipt."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. `event`: the sender's id, for the input's Receipt."""
+        """Hold exactly these keys from now on. `event`: an id chosen by the sender, for the input's Receipt."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` right, `pitch` up. `event`: the sender's id, for the input's Receipt."""
+        """Turn the camera by degrees: `yaw` right, `pitch` up. `event`: an id chosen by the sender, for the input's
+        Receipt."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set a gamepad's sticks, -1 to 1 each. `event`: the sender's id, for the input's Receipt."""
+        """Set a gamepad's sticks, -1 to 1 each. `event`: an id chosen by the sender, for the input's Receipt."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys that count as held in the next latent frames, one row for each."""
+        """Release all keys, and hold timed keys instead: each of `rows` has the keys to hold in one of the next latent
+        frames. `event`: an id chosen by the sender, for the input's Receipt."""
         self.controls.script(rows, event)
 
 

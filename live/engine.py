@@ -54,11 +54,11 @@ class Engine:
     window: the attention window in latent frames, always finite.
     chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.
-    new_vae_decoder: new_vae_decoder(exact) returns a VAE decoder, in fp32 if `exact`.
-    encode_image: maps a frame [3, H, W], followed by grey frames, to a latent [1, 16, n, h, w] on the CPU.
-    encode_prompt: maps a text to an embedding [1, L, D], in any thread.
-    new_tiny_decoder: returns a tiny decoder for shown frames, or is None.
-    record: opens each walk's video file; None without videos.
+    new_vae_decoder: returns a VAE decoder, in fp32 if the argument is true.
+    encode_image: pads a frame [3, H, W] with grey frames; returns their VAE latent [1, 16, n, h, w] on the CPU.
+    encode_prompt: returns a text's embedding [1, L, D]; callable in any thread.
+    new_tiny_decoder: returns a tiny decoder for shown frames; None if the VAE's frames are shown.
+    record: opens each walk's video file; None if no videos are saved.
     """
 
     config: ModelConfig
@@ -99,7 +99,7 @@ class Start:
     lens: fx, fy, cx, cy at 832x480; None is the official examples' lens.
     seed: the seed of the noise.
     state: the state of the video to continue; it replaces `lens`.
-    image: despite its name, the latent of `frame`, if already encoded.
+    image: the encoded `frame`, a latent [1, 16, n, h, w]; None if not yet encoded.
     """
 
     frame: Tensor

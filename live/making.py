@@ -33,19 +33,19 @@ WATCH_SECONDS = 0.2
 CHUNKS_PER_RELEASE = 64
 """The interval, in chunks, at which freed memory is returned to the operating system on a CPU."""
 QUIET_SECONDS = 10.0
-"""After this many seconds without input, the Session option `moving` makes chunks half as often."""
+"""After this many seconds without input, a session whose `moving` is true makes chunks at half the playback rate."""
 Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. These are the kinds, with the entries of the dict `facts`:
 
 prompt: `text`, the new prompt, and `events`, the active world events.
 events: `events`, the active world events.
-paused, resumed, ended: none.
+paused, resumed, ended: no entries.
 restarted: `folder`, the folder of the new walk.
 still: `still`, whether the session waits for an input.
 drift, stuck: `reason`, a message.
-kept: `reason`, why a file could not be kept.
-found: `seconds`, the video's length when the camera reached the crate of the WorldMap.
+kept: `reason`, why a file could not be saved (despite the kind's name).
+found: `seconds`, the video's length when the camera reached the crate on the world's map.
 back: `chunk`, the walk's number of chunks afterwards.
 failed: `what` (walk, command or prompt), `reason`, and `ended`, whether the walk has ended.
 """

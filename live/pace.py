@@ -12,8 +12,8 @@ from .shown.frames import Frames
 MARGIN = 0.03
 """A chunk's frames should arrive this many seconds before playback needs them."""
 RECENT_FRAMES = 32
-"""A chunk's delay until its first frames is predicted from the last RECENT_FRAMES video frames, but at least two
-chunks."""
+"""The number of video frames in the history from which the next chunk's latency and the load are estimated. The history
+has at least two chunks."""
 RATE_SECONDS = 4.0
 """The frame rate is measured over this many past seconds."""
 
@@ -24,7 +24,7 @@ class Pace:
     frames: the number of delivered frames.
     late: the number of frames that arrived after playback ran out.
     stalls: the number of deliveries with late frames.
-    half_rate: whether chunks begin half as often as playback needs them.
+    half_rate: whether chunks are made at half the playback rate; `stalls` and `late` then stay unchanged.
     """
 
     def __init__(

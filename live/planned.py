@@ -12,12 +12,13 @@ from ..pipeline.spec import STANDING_STILL, RolloutSpec
 LATENT_FRAMES = 72
 """The minimum length, in latent frames, for which memory is planned: a multiple of each released model's chunk size."""
 LIVE_WINDOW = Window(18, 6)
-"""The window, in latent frames, and its sink, in a walk with a model that otherwise attends to the whole video."""
+"""The default attention window of a walk whose model attends to the whole video: 18 latent frames, which include the
+video's first 6 as the sink."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the length, in latent frames, for which a walk's memory is planned. The length is at least `window`.
-    Raises InputError if `window` is 0."""
+    """Return the number of latent frames for which a walk's memory is planned: the smallest multiple of LATENT_FRAMES
+    that is at least `window`, or LATENT_FRAMES if `window` is None. Raises InputError if `window` is 0."""
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
@@ -37,8 +38,9 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Adapt `spec` and `notes` to a walk. If its window is the whole video, replace it by LIVE_WINDOW, changed by
-    `window` and `sink`."""
+    """Adapt a rollout's `spec` and `notes` to a walk, which has no end. If `spec` attends to the whole video, set the
+    window and sink to `window` and `sink`, or for None to those of LIVE_WINDOW. Otherwise keep the window and sink of
+    `spec`."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes

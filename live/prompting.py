@@ -24,7 +24,8 @@ FRAMES_AFTER_PROMPT = 16
 
 
 class PromptedChunkMaker(ChunkMaker):
-    """A session whose prompt and world events can change while chunks are made.
+    """The base class of Session, with methods to change the prompt and world events, such as rain, while chunks are
+    made.
 
     events: the session's world events, with a record of the active ones.
     """
@@ -38,7 +39,7 @@ class PromptedChunkMaker(ChunkMaker):
         """Change the prompt of the next chunks, as soon as the text is encoded.
 
         refresh: whether past keys and values are recomputed, so that the video changes immediately.
-        event: the input's id, returned in its Receipt.
+        event: an id chosen by the sender, for the input's Receipt.
 
         Raises InputError for an empty prompt, and after `stop` or `close`.
         """
@@ -50,12 +51,12 @@ class PromptedChunkMaker(ChunkMaker):
         self._change_prompt(self.events.set_base_prompt(text), refresh, Input("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch a world event, such as rain. While it is on, its sentence extends the prompt.
+        """Switch a world event, such as rain. While the world event is on, its sentence extends the prompt.
 
         name: the world event's name or keyboard key.
         on: None toggles the world event.
-        refresh: as in `prompt`.
-        event: the input's id, returned in its Receipt.
+        refresh: whether past keys and values are recomputed, so that the video changes immediately.
+        event: an id chosen by the sender, for the input's Receipt.
 
         Raises InputError for an unknown name, and after `stop` or `close`.
         """
@@ -98,7 +99,8 @@ class PromptedChunkMaker(ChunkMaker):
             self.walk.store.add_setting("events", self.events.as_dicts())
 
     def update_events(self) -> None:
-        """Set the active world events from their sentences in the last prompt; report them."""
+        """Mark those world events as active whose sentences stand at the end of the walk's last prompt. Report the
+        active ones to the session's callback `tell`."""
         self.events.set_full_prompt(self.walk.store.last_prompt[0])
         if self.events.all:
             self._notify("events", {"events": sorted(self.events.active)})

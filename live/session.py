@@ -58,7 +58,7 @@ def check_options(**options: Any) -> None:
 
 
 class Session(PromptedChunkMaker):
-    """A walk (a video that a user steers), and the walks that follow it after a restart.
+    """A sequence of walks (videos that a user steers): each restart ends the current walk and begins the next.
 
     A program iterates over the frames, or `start` makes them in a thread for playback. Any thread may call the methods,
     which take effect with the next chunk.
@@ -80,11 +80,11 @@ class Session(PromptedChunkMaker):
         """Begin the first walk.
 
         begin: the Start of the walk, or the state of a video to continue.
-        folder: the folder in which each walk gets a subfolder; None is a temporary one.
+        folder: the folder in which each walk gets a subfolder; None creates a temporary folder.
         fps: the playback rate; with 0, chunks do not wait for playback.
-        whole: whether to save also a state and camera path; None means if `folder` is set.
-        moving: whether chunks are made without input too.
-        controls: the source of the inputs; None is new Controls.
+        whole: whether each walk also saves a state and a camera path; None is true if `folder` is set, else false.
+        moving: whether chunks are made even while the camera rests without input.
+        controls: the source of the inputs; None creates new Controls.
         events: world events, in a form that `read_events` accepts.
         walk: the options of each walk; see WalkOptions.
 
@@ -144,8 +144,9 @@ class Session(PromptedChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event`: the sender's
-        id, for the input's Receipt. Errors are raised by the next iteration, or reported to `tell`."""
+        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event`: an id chosen
+        by the sender, for the Receipt that reports the command's effect. Errors are raised by the next iteration, or
+        reported to the callback `tell`."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
@@ -216,8 +217,9 @@ class Session(PromptedChunkMaker):
         return self.walk.store.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the session and its walk. `whole` saves a state and a camera path even if the session was created without
-        `whole`. A call from `deliver` only stops making chunks."""
+        """End the session and its walk. If `whole`, also save a state and a camera path, as if the session had been
+        created with `whole`. A call from the callback `deliver` only stops making chunks; a later call must end the
+        session."""
         self.stop()
         if self._is_delivering:
             return

@@ -48,12 +48,12 @@ class WalkStore:
         before: WorldState | None,
         settings: Mapping[str, Any],
     ) -> None:
-        """Create the folder. Raises InputError if writing fails.
+        """Create the walk's folder and write the walk's start. Raises InputError if writing fails.
 
-        picture: tensors by name: "frame", the first frame, and "image", its latent.
+        picture: the start image as the tensor "frame", and its VAE latent as the tensor "image".
         lens: fx, fy, cx, cy at 832x480.
         unit: the divisor of translations in the model's camera input.
-        before: the state of the continued video, if any.
+        before: the state of the video that the walk continues, or None.
         settings: further entries for `walk.json`.
         """
         self.folder, self.failure = folder, ""
@@ -77,8 +77,8 @@ class WalkStore:
         return self.latent_frames // self._engine.chunk
 
     def add_prompt(self, text: str, context: Tensor) -> None:
-        """Save the prompt of the next chunks and its embedding `context` [1, L, D]. Raises InputError if the walk's
-        first prompt cannot be written."""
+        """Save the prompt of the next chunks and its embedding `context` [1, L, D]. If writing fails, raise InputError
+        for the walk's first prompt; for a later prompt, set the attribute `failure`."""
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -136,7 +136,7 @@ class WalkStore:
         return ""
 
     def latent(self, first: int, last: int) -> Tensor:
-        """Return the saved latent frames from number `first` to `last` (excluded), float32 [1, 16, n, h, w]."""
+        """Return the saved latent frames with the indices `first` to `last - 1`, float32 [1, 16, n, h, w]."""
         height, width = self._engine.cells
         return latent_rows(self.folder / "latent.f32", (height, width), first, last)
 
@@ -154,8 +154,8 @@ class WalkStore:
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return the camera poses of the walk's video frames, float64 [n, 4, 4]. The last pose of a continued video, if
-        any, is added as the first row."""
+        """Return the camera poses of the walk's video frames, float64 [n, 4, 4]. If the walk continues an earlier
+        video, that video's last pose is added as the first row."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:

@@ -128,7 +128,8 @@ class Walk(WalkWorld):
         self._key_changes_when_stuck = self.controls.key_changes
 
     def detect_crate(self) -> bool:
-        """Return True only once: when the camera first comes near the crate of the WorldMap."""
+        """Check whether the camera has come near the crate (the goal) of the walk's map. Return True at most once in a
+        walk; later calls, and all calls without a map, return False."""
         if self.found or self.map is None:
             return False
         self.found = self.map.is_near_crate(self.camera.pose[:3, 3])
@@ -232,9 +233,9 @@ class Walk(WalkWorld):
         self._chunk_count += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
-        """Set the prompt of the next chunks; `context` is its embedding [1, L, D]. `refresh` recomputes the window's
-        keys and values from the saved chunks. The next chunk has a Receipt for `cause`. Raises InputError for `refresh`
-        if saving has failed."""
+        """Set the prompt of the next chunks; `context` is its embedding [1, L, D]. `refresh` recomputes the attention
+        window's keys and values from the saved chunks, and raises InputError if saving has failed. `cause`: the input
+        that changes the prompt; the next chunk has a Receipt for this input."""
         if refresh and (failure := self.store.failure):
             raise InputError(f"the past frames cannot change at once: {failure}; send the prompt without `refresh`")
         self.store.add_prompt(text, context)

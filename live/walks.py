@@ -41,7 +41,9 @@ class Walks:
     ) -> None:
         """Prepare to save walks in `folder` or, if None, in a temporary folder without videos.
 
+        make: creates each Walk, from its start and its folder.
         whole: whether each walk's folder also gets a state and a camera path.
+        fps: the frame rate of the video files.
         report_video: called with the reason if a video file is incomplete.
         """
         self._make, self.whole, self._fps, self._report_video = make, whole, fps, report_video

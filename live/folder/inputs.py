@@ -33,9 +33,9 @@ class FrameInputs(NamedTuple):
     """The user's inputs for the next n video frames.
 
     axes: float64 [n, 4], speeds forward, right, yaw and pitch; 1 is full speed.
-    look: the mouse rotation (yaw, pitch) in degrees, over all n frames.
-    last_number: the id of the newest input that has one, or None.
-    waited: seconds since the newest input arrived; None without a new input.
+    look: the total mouse rotation (yaw, pitch) for the n frames, in degrees.
+    last_number: the id of the newest input so far that carries an id, or None.
+    waited: seconds since the newest input arrived; None if none arrived since the previous frames.
     records: the inputs that arrived since the previous frames.
     """
 
@@ -85,8 +85,9 @@ class InputLog:
 
 
 def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return a saved walk's input rows, grouped by their chunk's first latent frame. An ended walk has them in
-    `settings` (walk.json), an unfinished one in FILE. Raises OSError, KeyError or ValueError."""
+    """Return a saved walk's input rows, grouped by their chunk's first latent frame. An ended walk has the rows in
+    `settings` (its walk.json), an unfinished walk in inputs.jsonl. Raises OSError, KeyError or ValueError if they are
+    missing or invalid."""
     found: dict[int, list[Row]] = {}
     for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

@@ -113,8 +113,9 @@ def video_frames(latent_frames: int, before: WorldState | None) -> int:
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first latent frames. If a video `before` is
-    continued, its last pose is added as the first row."""
+    """Return the saved camera poses, float64 [n, 4, 4], of the video frames to which a walk's first `latent_frames`
+    latent frames decode. If the walk continues the video of the state `before`, that video's last pose is added as the
+    first row."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 

@@ -76,8 +76,8 @@ class Replay(Controls):
     has_changed = has_input
 
     def prepare(self, walk: Walk) -> None:
-        """Repeat the saved walk's changes before the next chunk: a new prompt, a recomputed KV cache, and torch's
-        number of threads."""
+        """Prepare `walk` for the next chunk as in the saved walk: set torch's number of threads, then apply a change of
+        the prompt or recompute the KV cache, if the saved walk did so before this chunk."""
         torch.set_num_threads(self.settings["threads"])
         self._at = walk.chunks * walk.engine.chunk
         rebuilds = [row["refresh"] for row in self._by_frame.get(self._at, ()) if row.get("rebuild")]
@@ -89,5 +89,6 @@ class Replay(Controls):
                 walk.prompt(prompt["text"], context, refresh=True in rebuilds)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the saved inputs of the chunk for which `prepare` was called."""
+        """Return the saved walk's inputs for the chunk that `prepare` selected, or zeros if that chunk had none.
+        `frames`: the chunk's number of video frames."""
         return inputs_from_rows(self._by_frame.get(self._at, ()), frames)

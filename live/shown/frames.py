@@ -32,16 +32,16 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class Frames:
-    """The decoded frames of one part of a chunk: of its first latent frame, or of the others.
+    """The decoded frames of one part of a chunk: of its first latent frame, or of its other latent frames.
 
     pixels: uint8 [n, H, W, 3].
     chunk: the index of the chunk in the walk.
     first: the first frame's index, counted from the start of a continued video.
     part: 0 for the chunk's first latent frame, 1 for the others.
-    event: the id of the last input that came with one, or None.
-    seconds: the time from reading the inputs until the frames were decoded.
+    event: the id of the last input that carried an id, or None.
+    seconds: the time from the chunk's start until the frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
-    waited: the seconds that the newest input waited; None without a new input.
+    waited: the time from the newest input's arrival to the chunk's start; None without a new input.
     inputs: a Receipt for each input that took effect in these frames.
     """
 
@@ -93,8 +93,12 @@ CHUNK_START_KINDS = "prompt", "event", "time", "back"
 
 
 def make_receipts(inputs: Iterable[Input], began: float, first: int, begins_video: bool) -> tuple[Receipt, ...]:
-    """Return the Receipts of a chunk's inputs, sorted by arrival. `began`: the start by time.monotonic. `first`: the
-    index of the chunk's first latent frame. `begins_video`: whether that is the start image."""
+    """Return the Receipts of a chunk's inputs, sorted by arrival.
+
+    began: when the chunk began, by time.monotonic.
+    first: the index of the chunk's first latent frame.
+    begins_video: whether this latent frame is the start image, which shows no movement of the camera.
+    """
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera
         return first if each.kind in CHUNK_START_KINDS else first + begins_video + each.row // FRAMES_PER_LATENT

@@ -20,7 +20,8 @@ MOST_QUEUED_BYTES = 64_000_000
 MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
 MOST_QUEUED_SECONDS = 1.5
-"""If a client's queue holds more seconds of playback than this, and over 16 frames, the oldest frames are dropped."""
+"""The maximum duration of the frames in a client's queue, in seconds of playback, but at least 16 frames. Beyond it the
+oldest frames are dropped, unless the client has limited its number of chunks."""
 
 
 class Client:
@@ -56,8 +57,8 @@ class Client:
         self._changed.set()
 
     def queue_message(self, message: dict[str, Any]) -> None:
-        """Queue a message, or drop it if MOST_MESSAGES wait. Only this project's page receives messages of type
-        `status`."""
+        """Queue a message for this client. Drop the message if MOST_MESSAGES wait, or if its type is `status` and the
+        client is not this project's page."""
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
         if waiting < MOST_MESSAGES and (message["type"] != "status" or self.is_own_page):
             self._waiting.append(message)

@@ -10,7 +10,8 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""The minimum size, in bytes, of raw frames that MSGPACK sends apart from their header, as two messages."""
+"""The minimum number of bytes from which MSGPACK sends raw frames in two websocket messages: the header, then the
+frames. All other frames are sent together with their header in one message."""
 
 
 class Socket(Protocol):
@@ -68,9 +69,9 @@ class _Json:
 
 
 MSGPACK: Codec = _Msgpack()
-"""The msgpack encoding: each message is a map in a binary message."""
+"""The msgpack encoding: each dict becomes a websocket's binary message."""
 JSON: Codec = _Json()
-"""The JSON encoding: each message is a map in a text message, and frames follow in a binary message."""
+"""The JSON encoding: each dict becomes a websocket's text message. Frames follow their header as a binary message."""
 
 
 def pack(message: dict[str, Any]) -> bytes:

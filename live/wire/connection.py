@@ -83,8 +83,8 @@ ClientHandler = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[No
 async def serve(
     request: web.Request, serve_client: ClientHandler, codec: Codec, most_bytes: int
 ) -> web.WebSocketResponse:
-    """Serve a client from the handshake to the end of the connection, and return the closed websocket. A LingBotError
-    of `serve_client` is sent to the client."""
+    """Serve a client from the websocket's handshake to the end of the connection, and return the closed websocket. A
+    LingBotError of `serve_client` is sent to the client. `most_bytes` is the maximum size of a client's message."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK
@@ -122,6 +122,7 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return a cross-origin request's `Origin`, else "". An empty one becomes "null", because "" means same-origin."""
+    """Return the `Origin` header of a cross-origin request, or "" if the request is same-origin or has no such header.
+    If the header is empty, return "null"."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

@@ -14,7 +14,7 @@ from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
-"""The maximum number of characters in a prompt."""
+"""The maximum length of a client's prompt, in characters."""
 MOST_HELD, MOST_TRANSITIONS = 16, 512
 LARGEST_EVENT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 SLOWEST = 0.05

@@ -53,8 +53,8 @@ async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientE
 
 
 def steer(session: Session, event: ClientEvent) -> None:
-    """Apply a client's event to the session, except `restart` and `output`. Raises a LingBotError for an invalid
-    event."""
+    """Apply a client's event to the session. The kinds `restart` and `output` only resume a paused session here; the
+    caller does the rest. Raises a LingBotError for an invalid event."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)

@@ -10,11 +10,13 @@ HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
 """Chunks are compared only if the camera rotated by at most this many degrees between their last frames."""
 LEAST_STEP = 0.05
-"""The minimum camera step per latent frame between compared chunks; 1 is the largest step in training."""
+"""The minimum distance that the camera must move per latent frame for a chunk to be compared with the previous chunk.
+Distance 1 is the largest step in training."""
 WARM_UP = 8
 """Chunks are judged only after this many latent frames with a walking camera."""
 LASTS = 6
-"""The latent frames without change after which the camera is stuck, rounded up to full chunks."""
+"""The number of latent frames without visible change after which the camera counts as stuck. StuckWatch rounds the
+number up to full chunks."""
 UNCHANGED = 0.15
 """A chunk is unchanged if its image change per distance is below this fraction of earlier chunks' median."""
 SIDE = 64

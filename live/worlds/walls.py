@@ -18,9 +18,11 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a model."""
 LOOK = 6, 8
-"""A start image is recognized by its mean colours in a grid of these rows and columns."""
+"""The numbers of rows and columns of the grid in which an image's mean colours are computed, to recognize start
+images."""
 ALIKE = 6.0
-"""A start image is recognized if the root mean square difference of its mean colours, 0 to 255, is below this."""
+"""An image is recognized as a map's start image if the root mean square difference between both images' mean colours, 0
+to 255 in each cell of the LOOK grid, is below this."""
 REACH = 1.3
 """The crate is found within this distance, in units of the map, and in the same room."""
 
@@ -40,13 +42,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WorldMap:
-    """A map of equal square rooms in a grid; x points right, y down, z ahead; the floor is at y = 0.
+    """A map of equal square rooms in a grid, with boxes as obstacles, one of them a crate to be found. The axes: x
+    right, y down, z ahead; the floor is at y = 0.
 
     room: the side of a room.
     margin: the camera's minimum distance from a box.
-    boxes: [n, 5] around every room corner: offset (x, z) of the centre, half sizes (x, z), height.
-    goal: the index of the box that is the crate in one room.
-    rooms: the crate's possible rooms, as offsets (x, z) from the start room.
+    boxes: [n, 5], repeated at each corner of the grid: centre (x, z) relative to the corner, half sizes (x, z), height.
+    goal: the index in `boxes` of the box that is the crate, in one room only.
+    rooms: the rooms that may have the crate, as offsets (x, z) from the start room.
+    places: the known start images and their positions.
     """
 
     room: float
@@ -57,8 +61,8 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def locate(self, frame: Tensor, seed: int) -> PlacedMap | None:
-        """Return the map for a walk that starts with an image [3, H, W], or None for an unknown one. `seed` selects the
-        crate's room."""
+        """Return the map placed for a walk that starts with the image `frame` [3, H, W], values -1 to 1, or None if the
+        image is unknown. `seed` selects the room of the crate, the object to be found."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:
@@ -115,7 +119,8 @@ class PlacedMap:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return an image's mean colours in LOOK cells, float32 [3 * rows * columns]. `frame`: [3, H, W], 0 to 255."""
+    """Return an image's mean colours in the cells of the LOOK grid, float32 [3 * rows * columns]. `frame`: [3, H, W],
+    values 0 to 255."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 

@@ -24,12 +24,13 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""After a return to an earlier chunk, all keys and values are recomputed if a walk has at most this many latent frames,
-else only the window's."""
+"""The maximum length of a walk, in latent frames, for which a return to an earlier chunk recomputes all keys and
+values. In a longer walk only those in the attention window are recomputed."""
 
 
 class WalkWorld:
-    """The base class of Walk, with the World and the decoder. Both can be created again from the saved chunks."""
+    """The base class of Walk, which creates the model's World (with the KV cache) and the decoder, and restores both
+    from the walk's saved chunks."""
 
     engine: Engine
     store: WalkStore
@@ -56,8 +57,9 @@ class WalkWorld:
         self.store.record_rebuild(new_prompt=new_prompt)
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Create a World and a decoder from the continued video and the saved chunks with the indices `chunks`.
-        `context` [1, L, D] replaces these chunks' prompts."""
+        """Replace `_world` and `_decoder` by new ones. Fill the KV cache from the video that the walk continues, if
+        any, and from the walk's saved chunks with the indices `chunks`. `context` [1, L, D] replaces the prompts of
+        `chunks`, unless None."""
         self._free_world()  # frees their memory before the new ones are built
         self._chunk_count = self.store.chunks
         self._start_pose = self.camera.pose if not self._chunk_count else self.store.poses()[0]
