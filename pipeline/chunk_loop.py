@@ -44,10 +44,11 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLoop:
-    """The settings shared by all chunks of a video.
+    """The loop that generates a causal model's video chunk by chunk, with the settings shared by all chunks.
 
     size: the height and width of the latent.
-    cache_window: the window of the KV cache (see `Window.in_cache`).
+    cache_window: the attention window of the KV cache; its `frames` is not 0.
+    chunk: the number of latent frames per chunk.
     """
 
     size: tuple[int, int]
@@ -62,7 +63,8 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return the model with an empty KV cache for these settings, for callers that do not use `run`."""
+        """Return `model` with an empty KV cache of the loop's size and window, for callers that generate each chunk
+        themselves instead of by `run`."""
         return World(
             model,
             self.size,
@@ -129,8 +131,10 @@ def rollout(
     y: [1, 20, f, h, w], the mask and the image latent.
     context: [1, L, D], the prompt embedding.
     camera: [1, 384, f, h, w], from `camera_embedding`; None without camera layers.
+    schedule: the denoising steps of each chunk.
     window, sink: see `Window`; `window` None: all frames.
-    renoise: returns new noise.
+    renoise: a function renoise(shape), called between the denoising steps, that returns new standard normal noise.
+    callback: a function callback(chunk, forward), called with both indices after each forward.
     """
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(

@@ -40,7 +40,7 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """The number of the transformer's tokens: one for each 2x2 latent pixels."""
+        """The number of the transformer's tokens: one per patch of 2x2 latent pixels in each latent frame."""
         return self.lat_f * self.lat_h * self.lat_w // PATCH**2
 
 
@@ -50,9 +50,9 @@ def output_geometry(
     """Return a video's size by the official rule: the image's aspect ratio on at most `max_area` pixels, with sides
     rounded down to multiples of 16.
 
-    frames: the maximum number of frames; the result has 4n+1, in n+1 latent frames.
-    n_poses: the number of camera poses, also a maximum.
-    chunk: n+1 is rounded down to its multiple.
+    frames: the maximum number of frames. The result has 4n+1 frames, which are n+1 latent frames.
+    n_poses: the number of camera poses. The result has no more frames than poses; None: no limit.
+    chunk: the number of latent frames per chunk. The result's latent frames fill whole chunks.
 
     Raises InputError for a side that is too small or too large, CameraError for too few poses or frames.
     """
@@ -67,8 +67,15 @@ def output_geometry(
 
 
 def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
-    """Return a video's size with the given `width` and `height`, both multiples of 16. The other arguments and the
-    errors are those of `output_geometry`."""
+    """Return the size and length of a video of exactly `width` x `height` pixels.
+
+    width, height: multiples of 16.
+    frames: the maximum number of frames. The result has 4n+1 frames, which are n+1 latent frames.
+    n_poses: the number of camera poses. The result has no more frames than poses; None: no limit.
+    chunk: the number of latent frames per chunk. The result's latent frames fill whole chunks.
+
+    Raises InputError for an invalid side, CameraError for too few poses or frames.
+    """
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:
             nearest = min(max(round(side / STEP), 1) * STEP, LARGEST_SIDE)
@@ -92,8 +99,8 @@ def image_conditioning(image_latent: Tensor) -> Tensor:
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """Yield each chunk's conditioning [1, 20, chunk, h, w], endlessly: mask and `image`, a latent [1, 16, n, h, w]. The
-    last of its n frames repeats."""
+    """Yield one conditioning, [1, 20, chunk, h, w], for each chunk, without end. It has 4 mask channels and 16 channels
+    of `image`, a latent [1, 16, n, h, w]. After the n frames of `image`, the last one is repeated."""
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
         indices = range(first, first + chunk)

@@ -23,12 +23,17 @@ MARGIN = 1_000_000_000
 
 # counted on meta tensors, with the state from frame to frame; cuDNN copies four fp32 frames of `width` channels
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""The VAE's peak memory in fp32, in bytes per pixel and base channel: tensors while decoding, tensors while encoding,
-and cuDNN's copy for a convolution."""
+"""The VAE's peak memory in fp32, in bytes per pixel of a frame and base channel.
+
+VAE_DECODE, VAE_ENCODE: the tensors while decoding and while encoding.
+VAE_CONVOLUTION: the copy that cuDNN adds for a convolution.
+"""
 VAE_STATE = 98.5
-"""The part of VAE_DECODE that stays allocated from one frame to the next."""
+"""The decoder's tensors that stay allocated from one frame to the next, in bytes per pixel and base channel in fp32.
+VAE_DECODE, the peak while decoding, includes them."""
 VAE_WEIGHTS = 13_770
-"""The number of the VAE's parameters divided by the square of its number of base channels."""
+"""The factor for the number of the VAE's parameters. A VAE with c base channels has about VAE_WEIGHTS * c**2
+parameters."""
 TILE_PIXELS = 256 * 256
 TEXT_TOKENS = 512
 
@@ -97,8 +102,12 @@ def estimate_encoding(channels: int, geometry: Geometry, *, tiling: bool = False
 def estimate_decoding(
     channels: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> StageEstimate:
-    """Return the memory estimate of a VAE's decoder, with `channels` base channels, in fp16 if `half`. Without tiling,
-    `processes` split each frame."""
+    """Return the memory estimate of a VAE's decoder in one process.
+
+    channels: the number of base channels.
+    processes: the number of processes that split each frame; ignored with `tiling`.
+    half: whether the decoder runs in fp16, else in fp32.
+    """
     decode = _vae_work(VAE_DECODE, channels, geometry, tiling)
     if processes > 1 and not tiling:
         decode = int(decode * min(1, 1 / processes + max(HALO.values()) / max(geometry.lat_h, geometry.lat_w)))
@@ -165,7 +174,8 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes that the denoising steps need with one or two `experts` on the device, including MARGIN."""
+        """Return the bytes that the denoising steps need in one process, including MARGIN. `experts` (1 or 2) models
+        are on the device at once. `resident_blocks` blocks of each model stay there; None: all."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(

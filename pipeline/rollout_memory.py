@@ -73,7 +73,8 @@ class RolloutWork:
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes of a chunk's forward, without weights and cached keys and values."""
+        """Return the bytes of working memory for a chunk's forward, in addition to the weights and to the cached keys
+        and values, which are stored in `place`."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.cached_frames * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
@@ -88,8 +89,12 @@ class RolloutWork:
 
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
-    """Return the storage of keys, values and caches when ComfyUI manages `weights` bytes of weights. Raises InputError
-    if the keys and values of `mode` do not fit into `free`."""
+    """Return the memory settings of a causal run in ComfyUI: where keys and values are stored, the camera cache, and
+    CUDA graphs. Raises InputError if no place that `mode` allows has room for the keys and values.
+
+    free: the bytes that are free when the model's weights are unloaded.
+    weights: the bytes of the model's weights.
+    """
     places = key_value_places(mode, supports_fp8_cache(work.precision.attention, device, work.config))
     if device.type != "cuda":
         return WorldMemory(places[0], 0)
@@ -112,8 +117,9 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
 
 @dataclass(frozen=True)
 class RolloutMemory:
-    """The storage of a causal run's weights, keys and values, and caches.
+    """A plan of where a causal run stores weights, keys and values, and caches.
 
+    world: the settings for keys and values, camera cache and CUDA graphs.
     resident_blocks: the number of blocks whose weights stay on the GPU; None: all.
     park_decoder: whether the VAE decoder's state moves to host memory between chunks.
     decoded_blocks: the number of blocks that keep dequantized weights between forwards.

@@ -88,7 +88,8 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes of the weight file that every forward reads if `resident` blocks (None: all) stay loaded."""
+        """Return the bytes of the weight file that every forward reads again, since only `resident` blocks stay loaded.
+        Return 0 if all stay loaded (None) or the processes shard the weights."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()
@@ -113,8 +114,8 @@ class RolloutPlanner:
         return replace(memory, world=world, decoded_blocks=decoded)
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with a camera cache and as many blocks' keys and values on the GPU as fit into `room`
-        bytes."""
+        """Return `memory` with a camera cache, and with the keys and values of as many blocks on the GPU as fit. The
+        camera cache and these keys and values share `room` bytes of GPU memory."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"

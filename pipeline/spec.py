@@ -24,7 +24,8 @@ from .world import Schedule, check_causal
 STANDING_STILL = "There is no camera path: the camera stands still."
 NO_OTHERS: Mapping[int, Tensor] = MappingProxyType({})
 AnyPath: TypeAlias = CameraPath | PoseFolder
-"""A camera path: poses, lenses and, for an action model, optional W, A, S, D flags."""
+"""A camera path: a checked CameraPath, or a PoseFolder's poses as stored. Both have intrinsics and, for an action
+model, optional W, A, S, D flags."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +156,8 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """Yield a saved state's chunks as inputs with `made` set. `conditioning` yields mask and image latent, [1, 20,
-    chunk, h, w]."""
+    """Yield the finished chunks of a saved video as the loop's inputs, from which it computes only the keys and values
+    again. `conditioning` yields each chunk's mask and image latent, [1, 20, chunk, h, w]."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)

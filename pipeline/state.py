@@ -91,8 +91,12 @@ class WorldState:
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
-        """Raise InputError if these settings cannot continue the video. `chunk` None: as in the state; `guided`: with a
-        negative prompt."""
+        """Raise InputError if these settings cannot continue the saved video.
+
+        config: the model's configuration.
+        chunk: the requested number of latent frames per chunk; None: no request.
+        guided: whether a negative prompt guides the new run.
+        """
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:

@@ -12,7 +12,7 @@ import torch
 ELEMENTS_PER_THREAD = 2**14
 """The minimum number of a layer's output elements per thread."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-"""The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
+"""The Linux files with a container's CPU quota, for cgroup v2 and cgroup v1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The environment variables by which the user sets the number of threads."""
 SAMPLE = 0.1
@@ -22,11 +22,12 @@ STATISTICS = Path("/proc/stat")
 
 
 def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
-    """On a CPU `device`, set torch's number of threads to the number of idle cores, at least half the maximum. Return a
-    note if busy cores reduced it, else "".
+    """Set torch's number of CPU threads to the number of idle cores, but at least to half the allowed maximum. Return a
+    note to the user if busy cores reduced the number, else "".
 
-    elements: a layer's output elements, which limit the threads; None: no limit.
-    recorded: the saved state's threads, used unchanged; 0: none.
+    device: where the model runs; nothing changes unless it is a CPU.
+    elements: the number of a layer's output elements, which limits the allowed maximum; None: no limit.
+    recorded: the number of threads in a saved state, which is set instead if torch has as many; 0: none recorded.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
@@ -82,6 +83,7 @@ def _seconds_of_others(cores: set[int]) -> float:
 
 
 def _busy_ticks(fields: list[str]) -> int:
-    """Return a core's busy ticks. The fields for guests are skipped, because user time includes them."""
+    """Return a core's busy clock ticks from the fields of its line in /proc/stat. The fields for guests are skipped,
+    because user time includes them."""
     user, nice, system, _idle, _disk, *interrupts_and_stolen = map(int, fields[:8])
     return user + nice + system + sum(interrupts_and_stolen)

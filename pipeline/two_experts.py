@@ -52,10 +52,11 @@ def sample(
     context: [1, L, D], the prompt embedding.
     context_null: the negative prompt's; None only if all scales are 1.
     camera: [1, 384, f, h, w], from `camera_embedding`; 448 for action models.
+    shift: the shift of the noise schedule towards high noise levels.
     boundary: the lowest timestep of `high`, as a fraction of 1,000.
-    guide_scale: (low, high), or one number for both.
+    guide_scale: one number for both experts, or a pair: first the scale of `low`, then that of `high`.
     camera_cache_bytes: the camera cache's limit; 0: none.
-    step_reuse: skips model calls; a new object for each call.
+    step_reuse: the rule that skips model calls; a new object for each call of `sample`.
     guidance_group: two processes, one for each prompt.
     """
     conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
@@ -216,8 +217,13 @@ def predict(
     camera_cache: CameraCache | None = None,
     together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
-    """Return the guided velocity, float32 [1, 16, f, h, w], for the noisy latent `x`. Raises InputError if guidance
-    lacks a negative prompt."""
+    """Return the velocity, float32 [1, 16, f, h, w], for the noisy latent `x`.
+
+    scale: the scale of classifier-free guidance; 1: no guidance.
+    together: the processes that split the tokens or the prompts.
+
+    Raises InputError if `scale` is not 1 and `conditioning` has no negative prompt.
+    """
     prompts = [conditioning.context]
     if scale != 1:
         if conditioning.context_null is None:

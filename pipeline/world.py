@@ -199,8 +199,8 @@ class World:
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the last chunk's clean pass now, if it is still due. The first such pass also records the CUDA graphs for
-        later chunks."""
+        """Run the last chunk's clean pass now, unless it has run. The clean pass is the forward that stores the
+        finished chunk's keys and values. The first such call also records the CUDA graphs for later chunks."""
         made = self._made
         if self._finish_last_chunk() and made is not None and not self._rehearsed:
             self._rehearse(*made)
@@ -231,7 +231,8 @@ class World:
                     self._store(branch, chunk, latent)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
-        """Begin the next chunk, or an unfinished one again, and return its inputs. `y` and `camera` are copied."""
+        """Begin the next chunk, or begin an interrupted chunk again, and return the inputs of its forwards, with copies
+        of `y` and `camera`. `cached`: whether the forwards use the camera cache."""
         for branch in self._branches:
             branch.history.begin(again=self._begun)
         self._begun = True
@@ -246,7 +247,8 @@ class World:
         return self._model(x, timesteps, chunk.prompts[branch.number], chunk.camera, options).float()
 
     def _upload_camera(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device: the last copy if `camera` is in host memory and unchanged."""
+        """Return a copy of `camera` on the device. If `camera` is on another device and equals the last one, return the
+        last copy again."""
         if camera.device.type == self._device.type:
             return camera.clone()  # always: a comparison on a GPU waits for all queued kernels
         if self._camera is not None and same(self._camera[0], camera):

@@ -15,8 +15,8 @@ Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
 
 
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return the steps of UniPC (arXiv 2302.04867). `sigmas` [steps + 1] must fall, from at most 1 to at least 0;
-    otherwise the generator raises InputError."""
+    """Return a generator of UniPC's steps (arXiv 2302.04867) from the noisy `x`. It yields (step, x, sigma), receives
+    the model's x0, and raises InputError unless `sigmas` [steps + 1] falls, from at most 1 to at least 0."""
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read `before` and `current`
     for step in range(len(levels) - 1):
@@ -75,7 +75,12 @@ def _predict(x: Tensor, x0_before: Tensor, x0: Tensor, levels: list[float], orde
 
 
 def _correct(x: Tensor, x0_before: Tensor, x0: Tensor, x0_next: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return `_predict`'s result, corrected by UniPC with `x0_next`, the model's x0 at levels[-1]."""
+    """Return the sample at noise level levels[-1], corrected by UniPC after the model was called there.
+
+    x, x0: the sample and the model's x0 at levels[-2].
+    x0_before: the model's x0 at levels[-3]; unused if `order` is 1.
+    x0_next: the model's x0 at levels[-1].
+    """
     if order == 1:
         return _move(x, x0 + 0.5 * (x0_next - x0), levels[-2], levels[-1])
     ratio = _ratio(levels)

@@ -45,8 +45,8 @@ class Coding(NamedTuple):
 
 
 def video_frame(pixels: np.ndarray) -> Any:
-    """Return sRGB pixels, uint8 [H, W, 3], as a PyAV frame, yuv420p in BT.709. Tag the frame's stream by
-    `tag_bt709`."""
+    """Return sRGB pixels, uint8 [H, W, 3], as a PyAV frame, yuv420p in BT.709. The caller must set the encoder stream's
+    colour tags by `tag_bt709`."""
     from av import VideoFrame
 
     frame = VideoFrame.from_ndarray(pixels, format="rgb24")

@@ -51,7 +51,8 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
 
 
 def _read_pixels(image: Image.Image, head: bytes) -> Picture:
-    """Return pixels, and notes that lack the file's name, such as "is HDR"."""
+    """Return a picture of 8-bit sRGB pixels and notes to the user, such as "is HDR". The caller must put the file's
+    name before each note. `head` has the file's first bytes."""
     _refuse_other_pixels(image, head)
     coding = coding_of(head)
     notes = _coding_notes(coding or coding_in_profile(image.info.get("icc_profile") or b""))
@@ -126,16 +127,19 @@ def picture_of(path: Path) -> Picture:
 
 
 def read_opened(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels of an opened image as browsers show them. `head` has the file's first bytes if Pillow knows no
-    path. Raises InputError for pixels that cannot be converted to 8 bits."""
+    """Return the pixels of an image opened by Pillow, as browsers show them. Raises InputError for pixels that cannot
+    be converted to 8 bits.
+
+    head: the file's first bytes, which show colour coding and raw files; unused if Pillow knows the file's path.
+    """
     file = str(getattr(image, "filename", ""))
     pixels, notes = _read_pixels(image, _head(file) if Path(file).is_file() else head)
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Return the image without alpha, which is dropped and not blended, in a mode to which a colour profile can
-    apply."""
+    """Return the image in a mode to which a colour profile can apply: RGB, L, CMYK or LAB. The alpha channel is
+    dropped, not blended."""
     if image.mode in ("RGB", "L", "CMYK", "LAB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")
