@@ -11,23 +11,34 @@ MIN_SHARPNESS, MIN_COLOUR, MAX_TINT, MAX_BRIGHTNESS = 0.6, 0.7, 12.0, 15.0
 """The limits of drift. Sharpness and colourfulness: the minimum fraction of the first second's value. Tint and
 brightness: the maximum change in grey levels (0 to 255)."""
 MIN_TRACKED_SHARPNESS = 0.35
-"""The limit, like MIN_SHARPNESS, for tracked scene content, which loses detail as the camera comes closer."""
+"""The minimum sharpness of scene content tracked by optical flow, as a fraction of its sharpness in the first second.
+Content loses detail as the camera comes closer, so this limit is lower than the whole image's."""
 GROWTH_S, MAX_GROWTH = 5.0, 2.0
-"""The limits of tracked content widen with time, by g = 1 + seconds / GROWTH_S. Tint, brightness: limit * min(g,
-MAX_GROWTH). Sharpness, colourfulness: limit ** g."""
+"""The growth over time of the drift limits for scene content tracked by optical flow. With g = 1 + seconds / GROWTH_S,
+the limits of tint and brightness are multiplied by min(g, MAX_GROWTH). The limits of sharpness and colourfulness, which
+are ratios, are raised to the power g."""
 STILL = 0.02
 """A frame is frozen if its change is below this fraction of the third quartile of all frames' changes."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""A video flickers if the median of |second difference of brightness| / 2 over half a second exceeds this (of 255)."""
+"""The maximum flicker without a fault, in grey levels (0 to 255). Flicker is the median, over half a second, of half
+the absolute second difference of the frames' brightness."""
 MOTION_JUMP, RESIDUAL_RATIO = 2.0, 1.8
-"""The minimum jump at a seam, in pixels from the neighbouring frames' median motion, or as a multiple of their median
-residual."""
+"""The limits above which a frame counts as a jump. Jumps at regular intervals are seams between chunks.
+
+MOTION_JUMP: the limit for the deviation from the neighbouring frames' median motion, in pixels.
+RESIDUAL_RATIO: the limit for the residual after motion compensation, divided by the neighbouring frames' median
+residual.
+"""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
 REPEAT_RATIO, REPEAT_CHANGE, REPEAT_GAP_S = 0.25, 0.1, 1.0
-"""For a repeated frame: its maximum difference relative to the median frame-to-frame change nearby, the minimum of that
-change in grey levels, and the minimum distance in seconds."""
+"""The conditions under which a frame repeats an earlier frame.
+
+REPEAT_RATIO: the maximum difference of the two frames, divided by the median frame-to-frame change nearby.
+REPEAT_CHANGE: the minimum of this median change, in grey levels.
+REPEAT_GAP_S: the minimum time between the two frames, in seconds.
+"""
 
 
 class Fault(NamedTuple):
@@ -90,8 +101,8 @@ def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.n
 
 
 def _start_of_change(curve: np.ndarray, end: int) -> int:
-    """Return the frame at which the rise or fall to curve[end] began: after the last step below a quarter of the final
-    2*STRIDE steps' maximum."""
+    """Return the frame at which the rise or fall of `curve` to curve[end] began, after its last pause; 0 without a
+    pause. A pause is a step below a quarter of the largest of the last 2*STRIDE steps."""
     steps = np.sign(curve[end]) * np.diff(curve[: end + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max(initial=0) / 4)
     return int(rests[-1]) + 1 if len(rests) else 0

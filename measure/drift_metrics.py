@@ -29,8 +29,10 @@ class FrameMetrics:
     tint: the mean of red minus blue.
     change: the mean absolute grey difference from the previous frame.
     thumbnails: float32 [f, 18, 32], the grey values.
-    sharpness_change, colourfulness_change: accumulated log ratios of tracked content.
-    tint_change, brightness_change: accumulated differences of tracked content.
+    sharpness_change, colourfulness_change: log ratios of the content visible in both of two compared frames, summed
+    since the first frame.
+    tint_change, brightness_change: differences of the content visible in both of two compared frames, summed since the
+    first frame.
     motion: [f, 2], the median motion (columns, rows) from the previous frame.
     residual: the mean absolute difference after motion compensation.
     fps: the frame rate, a number.
@@ -55,8 +57,13 @@ class FrameMetrics:
 
 
 class _Frame(NamedTuple):
-    """A frame, downscaled to LONGER_SIDE, in RGB and blurred grey, and both at half size. `small_grey` is uint8, the
-    others are float32."""
+    """A video frame, downscaled so that its longer side has at most LONGER_SIDE pixels.
+
+    colours: float32 [h, w, 3], RGB.
+    grey: float32 [h, w], slightly blurred.
+    small_colours: float32 RGB at half size.
+    small_grey: uint8 grey values at half size, not blurred.
+    """
 
     colours: np.ndarray
     grey: np.ndarray
@@ -156,8 +163,11 @@ def _content_changes(one: _Frame, two: _Frame) -> np.ndarray:
 
 
 def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the changes (see `_content_changes`) from `onto` to `other`, which is warped onto `onto`. `there` is the
-    flow from `onto` to `other`, `back` the reverse."""
+    """Return the changes [3] of the content visible in both frames: log ratios of sharpness and colourfulness, and the
+    difference of tint. They compare `other`, warped to match the frame `onto`, with that frame.
+
+    there, back: the optical flows from `onto` to `other` and from `other` to `onto`.
+    """
     cv2 = opencv()
     returned, inside = _warp(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)

@@ -15,16 +15,20 @@ from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
 EVERY = 8
 """The default distance, in frames, between the two keyframes of a pair."""
 MIN_STEP = 0.25
-"""A pair's direction of motion is judged if the path's step is longer than this fraction of the path's longest step."""
+"""The minimum of the path's translation between two keyframes for which the direction of motion is judged. It is a
+fraction of the path's longest translation between two keyframes of a pair."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The maximum errors without a fault, in degrees: max(TURN_DEG, TURN_SHARE * the path's rotation) for the rotation,
-DIRECTION_DEG for the direction."""
+"""The limits of the measured motion's errors between two keyframes, in degrees. A larger error is a fault.
+
+TURN_DEG, TURN_SHARE: the rotation's limit is max(TURN_DEG, TURN_SHARE * the path's rotation).
+DIRECTION_DEG: the limit for the direction of motion.
+"""
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
-"""The maximum parallax without a fault on a path that only rotates: max(ROTATION_PARALLAX, ROTATION_SHARE * rotation in
-radians * focal length), in pixels."""
+"""The limit of parallax between two keyframes where the path only rotates. Parallax is a fault if it exceeds
+max(ROTATION_PARALLAX, ROTATION_SHARE * rotation in radians * focal length), in pixels."""
 AMBIGUOUS_RATIO = 3.0
-"""A fault is ambiguous if the residual under the path's motion is at most this many times the residual under the
-measured motion."""
+"""The ratio of residuals up to which the path's motion explains the tracked points about as well as the measured
+motion. The ratio is the residual under the path's motion, divided by the residual under the measured motion."""
 MIN_FAULTLESS = 0.75
 """A video follows its path if at least this fraction of its measured pairs has no fault."""
 
@@ -96,7 +100,8 @@ class Pair:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether the measured motion has a fault, but the path's motion fits the points almost as well."""
+        """Whether a fault is uncertain: the measured motion differs from the path's, but both explain the motion of the
+        tracked points almost equally well."""
         if not self.fault or self.found is None or (self.path_moves and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
         return self.path_residual <= AMBIGUOUS_RATIO * self.residual and not self.direction_error_deg > 90
@@ -131,7 +136,7 @@ class Measurement:
 
     @property
     def following(self) -> int:
-        """The number of judged pairs without a fault."""
+        """The number of keyframe pairs whose measured motion follows the path: the judged pairs without a fault."""
         return sum(not pair.fault for pair in self.judged)
 
     @property
@@ -145,8 +150,9 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The frame numbers [m], the path's poses and the measured poses [m, 4, 4] of the m keyframes with a camera.
-        Poses are relative to the first; measured translations are scaled to the path's."""
+        """The poses of the m keyframes for which a camera was found: frame numbers [m], the path's poses [m, 4, 4] and
+        the measured poses [m, 4, 4]. Poses are relative to the first of these keyframes. Measured translations are
+        scaled to the path's unit."""
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
         if not len(frames):
@@ -164,7 +170,8 @@ class Measurement:
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The distance between the measured, scaled position and the path's, for each keyframe with a camera."""
+        """The distances [m] between measured positions and the path's positions, for the m keyframes with a measured
+        camera. The unit is the path's, to which measured positions are scaled."""
         _, wanted, found = self.poses
         return np.linalg.norm(wanted[:, :3, 3] - found[:, :3, 3], axis=1)
 
@@ -177,11 +184,11 @@ def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """Return a comparison of a video's camera with `path`. Raises CameraError for an invalid video or more frames than
-    poses, DependencyError without OpenCV or pycolmap.
+    """Return a comparison of a video's camera with `path`, by the motion between pairs of keyframes. Raises CameraError
+    for an invalid video or more frames than poses, DependencyError without OpenCV or pycolmap.
 
     frames: grey, uint8 [H, W]; frame i belongs to pose i.
-    every: the distance of a pair's keyframes in frames; None: EVERY.
+    every: the distance in frames between the two keyframes of a pair; None: the default, EVERY.
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
@@ -211,8 +218,11 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
-    """Return the comparison of the keyframes with the indices `first` and `last`. The direction is judged if the path's
-    step is longer than `least`."""
+    """Return the comparison of the video's and the path's motion between two keyframes.
+
+    first, last: the indices of the keyframes in `camera`.
+    least: the path's translation, in its unit, above which the direction of motion is judged.
+    """
     frames = camera.tracks.frames
     path_motion = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     path_moves = bool(np.linalg.norm(path_motion[:3, 3]) > least)

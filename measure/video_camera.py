@@ -21,12 +21,16 @@ FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
 """The minimum fraction of inliers among the tracked points for a rotation between adjacent keyframes."""
 PAIR_DISTANCE, LEAST_PARALLAX = 4, 0.75  # on known clips at most 0.5 for rotations, 1.4 or more for moving cameras
-"""A camera moves if rotations from keyframe i to i + PAIR_DISTANCE leave a residual above LEAST_PARALLAX pixels."""
+"""The test of whether a camera does more than rotate. Rotations alone are fitted between the keyframes i and i +
+PAIR_DISTANCE. The camera moves if the median of their residuals over all i exceeds LEAST_PARALLAX pixels."""
 MIN_ERROR_RATIO = 3.0  # noise on a pure rotation gives 2 to 2.6
 """A camera moves if the fit error of pure rotations is at least this many times that of motions with translation."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
-"""An estimated lens is used if its focal length, in image widths, is in the range FOCALS, and the camera turns by at
-least LEAST_TURN_DEG."""
+"""The conditions under which a lens estimated from the video is used.
+
+FOCALS: the minimum and the maximum focal length, in image widths.
+LEAST_TURN_DEG: the minimum turn of the camera, in degrees.
+"""
 ON_A_PLANE = 0.9
 """The scene counts as flat if more than this fraction of the tracked points lies on one plane."""
 LENS_PAIRS = 6
@@ -41,7 +45,7 @@ class VideoCamera:
 
     c2w: [k, 4, 4], in an arbitrary unit of length; NaN if not found.
     moves: whether the camera does more than rotate.
-    lens: [4], fx, fy, cx, cy in pixels of the resized frames.
+    lens: [4], fx, fy, cx, cy in pixels of the resized frames, whose size is `tracks.size`.
     height, width: the size of the original video in pixels.
     lens_found: whether the lens was estimated from the video.
     """
@@ -105,8 +109,9 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def fit_error(self) -> float:
-        """Return the poses' median third-quartile residual, in pixels, over keyframe pairs PAIR_DISTANCE apart;
-        infinity without enough points."""
+        """Return how badly the measured poses fit the tracked points, in pixels. Each pair of keyframes PAIR_DISTANCE
+        apart gives the third quartile of its points' residuals. The result is the median over the pairs, or infinity
+        without enough points."""
         known = self.registered
         apart = min(PAIR_DISTANCE, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
