@@ -15,9 +15,9 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """How a reader treats one or several fields of a file format.
+    """How a reader of a file format treats the fields in `names`.
 
-    effect: applied, refused (an error), reported (unused, with a note) or ignored.
+    effect: applied, refused (an error), reported (unused, with a note to the user) or ignored.
     how: a sentence about these fields for docs/formats.md.
     """
 
@@ -31,7 +31,8 @@ class Reported(str):
 
 
 def notes_on_unknown(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list of at most one note: which of a file's `names` are not in `fields`."""
+    """Return one note to the user, in a list, that lists those of a file's field `names` that are not in `fields`.
+    Return an empty list if all are in `fields`."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:

@@ -26,11 +26,11 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The number format of matrix products in the blocks' linear layers. "auto", "bf16": the model's dtype, even if not
-bf16; "8bit": fp8 or int8, by the device."""
+"""The number format of matrix products in the blocks' linear layers. "auto", the default, and "bf16" both mean the
+model's own dtype, even if it is fp16 or fp32. "8bit" selects fp8 or int8 by the device."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The number format of matrix products in self-attention. "auto" and "exact" keep the model's dtype; "8bit" selects the
-device's 8-bit kernel."""
+"""The number format of matrix products in self-attention. "auto", the default, means the same as "exact": the model's
+dtype. "8bit" selects the device's 8-bit kernel."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' nf4, and three that ComfyUI's loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]
@@ -120,8 +120,8 @@ class Window:
         return chosen
 
     def in_cache(self, video_frames: int, chunk: int) -> Window:
-        """Return the KV cache's window: `frames` at most `video_frames`, which also replaces 0, and `sink` at most
-        `frames - chunk`."""
+        """Return the window of the KV cache for a video of `video_frames` latent frames. The result's `frames` is at
+        most `video_frames`, and `video_frames` if it was 0 (all). The result's `sink` is at most `frames - chunk`."""
         frames = min(self.frames or video_frames, video_frames)
         return Window(frames, min(self.sink, frames - chunk))
 
@@ -139,9 +139,9 @@ class LoraFile:
 class Release:
     """The default settings of a release of the causal model.
 
-    indices: the denoising steps, in a schedule of 1,000 steps.
+    indices: a few-step model's denoising steps, in a schedule of 1,000 steps; empty if `guided`.
     window: the attention window; Window() attends to the whole video.
-    guided: whether the model uses a full schedule and classifier-free guidance.
+    guided: whether the model uses a full schedule, instead of `indices`, and classifier-free guidance.
     """
 
     name: str

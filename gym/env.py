@@ -25,8 +25,9 @@ Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
-    """A walk through a generated world. The observation is the last frame of a chunk, uint8 [H, W, 3]. The items of
-    `info`:
+    """An environment in which the agent walks through a generated world. `actions` selects the action space; an action
+    is held for one chunk of video. The observation is the chunk's last frame, uint8 [H, W, 3]. The function `reward`
+    returns the reward and may end the episode; without it, the reward is 0 and no episode ends. The items of `info`:
 
     pose: the frame's camera-to-world pose, float64 [4, 4].
     seconds: the length of the video so far.
@@ -93,8 +94,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return self._chunk()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Generate one chunk with `action` held. Return (observation, reward, terminated, False, info). Raises
-        InputError for an invalid action and without a walk."""
+        """Generate one chunk with `action` held. Return (observation, reward, terminated, False, info); False is the
+        Gym API's `truncated`. Raises InputError for an invalid action, and if `reset` has not begun a walk."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         info["action"] = action
@@ -155,7 +156,8 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
 
 
 def _open(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return a model's engine and default start. Unhashable arguments bypass the cache of one entry."""
+    """Return the engine and the default start of the model in `ckpt`. The latest result is cached and returned again
+    for equal arguments. Unhashable arguments are not cached."""
     try:
         return _open_cached(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

@@ -18,7 +18,7 @@ EXAMPLE = "example"
 CAUSAL = "lingbot_world_fast"
 """The folder of the causal model, named as in the official package."""
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
-"""The trained toy package's expert folders. `refuse_other` looks for them too."""
+"""The folders of the trained toy package's experts: high-noise and low-noise."""
 MODEL_FOLDERS = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 """The model folders that the trained or the random toy package contains."""
 LOCK_NAME = "toy"
@@ -43,7 +43,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if `folder` has models of another package. `own` lists the toy's files, relative to `folder`."""
+    """Raise InputError if the toy package must not be written to `folder`, because its model folders have a
+    .safetensors file that is not in `own`. `own` lists the files that the package writes, relative to `folder`."""
     found = (file for place in MODEL_FOLDERS for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:

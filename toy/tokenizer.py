@@ -30,8 +30,8 @@ def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
 
 
 def write_tokenizer(folder: Path, more: Sequence[str] = ()) -> int:
-    """Write the tokenizer's JSON files, and return the number of token ids. `more` are further tokens; those that begin
-    a word start with SPACE."""
+    """Write the toy tokenizer's JSON files, and return the number of token ids. `more` adds tokens to the vocabulary. A
+    token that begins a word must start with SPACE."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = vocabulary(more)
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

@@ -21,7 +21,7 @@ def text_config(vocab_size: int) -> UMT5Config:
 
 
 class Weights:
-    """A generator of uniform random tensors, which are the same on every machine."""
+    """A source of random weights for toy models. Equal seeds give equal numbers on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
