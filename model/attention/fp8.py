@@ -164,10 +164,10 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def to_operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Convert q, k and v [B, tokens, dim] to fp8 Operands of [B * tokens, dim]. The means of k and v over all tokens
-    are subtracted; attention adds v's mean back.
+    """Convert q, k and v [B, tokens, dim] to fp8 Operands [B * tokens, dim]. The mean over tokens is subtracted from k
+    and v; attention adds v's mean back.
 
-    zeros: the number of padding tokens to append to k and to v, each 0 in fp8; above 0 only if B is 1.
+    zeros: the number of zero tokens to append to k and v as padding; above 0 only if B is 1.
     """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = to_operand(k, limited_scaling(MAX_KEY, k, sample(k)), zeros)

@@ -199,11 +199,11 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Convolve one feature map, or three frames of a pool, and add `added`. A feature map is stored as (height + 1) *
-    (width + 1) rows: a padding row and column follow the pixels. Return rows [pixels, out] in this layout.
+    """Convolve one feature map, or three frames of a pool, and add `added`. Return a feature map. Rows are pixels: a
+    map or frame has (height + 1) * (width + 1), because a padding row and column follow.
 
     x: [rows, channels]; a pool has the rows of several frames.
-    slots: int32 indices of three frames in the pool, the oldest first; None for one feature map.
+    slots: int32 indices of three frames in the pool, the oldest first; None for one map.
     weight: [out, side * side * frames * channels]; for side 2, the result of `vae.weights.quarters`.
     size: x's height and width without padding.
     side: the window's side. Side 2 also upsamples by 2.

@@ -33,12 +33,8 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return unsigned BITS-bit integers from a packed array. The array begins at byte `at` of the block to which the
-    pointer `start` points.
-
-    value: the indices of the integers in the array.
-    GROUP: the distance of integers in a byte: i, i + GROUP, i + 2 * GROUP and so on, lowest bits first.
-    """
+    """Return the BITS-bit integers with the indices `value` from a packed array, at byte `at` of the block at the
+    pointer `start`. One byte packs the integers i, i + GROUP, i + 2 * GROUP and so on."""
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
@@ -65,12 +61,8 @@ def _decode_32(start, i, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr):
 
 @triton.jit
 def _six_bit_number(start, group, first, second, SHIFT: tl.constexpr):
-    """Return the 6-bit integers with the indices `group` (0 to 7) from the block at the pointer `start`. Integers 0 to
-    3 are bits 0-5 of the four bytes from byte `first` on.
-
-    Integers 4 to 7 have as high bits the bits 6-7 of these bytes, and as low bits four bits, from SHIFT on, of the four
-    bytes from byte `second` on.
-    """
+    """Return the 6-bit integers with the indices `group` (0 to 7) of the block at the pointer `start`. Their bits are
+    packed into the four bytes from `first` on and the four bytes from `second` on."""
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))

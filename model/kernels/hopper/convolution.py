@@ -37,8 +37,8 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Convolve three frames of a pool with 3x3 windows. Each frame has (height + 1) * (width + 1) rows: a row and a
-    column of zeros follow the pixels. Return one feature map in this layout, [(height + 1) * (width + 1), out].
+    """Convolve three frames of a pool with 3x3 windows. Return a feature map [(height + 1) * (width + 1), out]. A pool
+    is a sequence of frames with as many rows, because a row and a column of zeros follow each frame's pixels.
 
     x: the pool, [rows, channels].
     slots: the frames' indices in the pool, the oldest first.
