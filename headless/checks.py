@@ -67,7 +67,7 @@ class Plan(RunInputs):
 
     @property
     def prompts_by_chunk(self) -> tuple[tuple[int, str], ...]:
-        """The prompts, each as (index of the first chunk with the prompt, text)."""
+        """The prompts of the video as pairs (index of the first chunk with the prompt, the prompt's text)."""
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:

@@ -162,8 +162,8 @@ def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return the image's latent, in the first process only, and the decoder, in decoding processes only. `alone`:
-    whether no other model uses the GPU."""
+    """Encode the first frame and build the VAE decoder. Return the frame's latent, or None except in the first process,
+    and the decoder, or None in processes that do not decode. `alone`: whether no other model uses the GPU."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

@@ -127,7 +127,8 @@ def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return how the processes split each forward. Every process must call this function."""
+    """Return the groups of processes that split each forward of the plan's model. Every process must call this
+    function."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 

@@ -63,8 +63,8 @@ def truncation_warnings(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Return the prompts' embeddings, float32 [1, L, D] each, on the plan's device. A truncated prompt logs a warning,
-    and no new embedding is cached."""
+    """Return the prompts' embeddings, float32 [1, L, D] each, on the plan's device. If a new prompt is truncated, log a
+    warning and cache none of the new embeddings."""
     found = {text: embedding for text in prompts if (embedding := plan.prompt_cache.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -126,8 +126,8 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
 
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
-    """Return a video's conditioning on the plan's device. `y`: [1, 20, f, h, w]. `prompts`: the embeddings, [1, L, D]
-    each, of the prompt and, with guidance, of the negative prompt."""
+    """Return a video's conditioning on the plan's device. `y`: the image conditioning, [1, 20, f, h, w]. `prompts`: the
+    embeddings, [1, L, D] each, of the prompt and, with guidance, of the negative prompt."""
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:
@@ -229,8 +229,8 @@ def load_model(
     resident_blocks: int | None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return the model on the plan's device. `resident_blocks`: the number of blocks that stay there; None means all.
-    `decoded_blocks`: the number of blocks that keep their dequantized weights."""
+    """Return the model on the plan's device. `resident_blocks`: the number of transformer blocks that stay on the
+    device; None means all. `decoded_blocks`: the number of blocks that keep their dequantized weights."""
     return load_expert(
         checkpoint,
         plan.device,

@@ -82,7 +82,8 @@ def image_notes(image: object) -> tuple[str, ...]:
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames of a video or a folder of images in grey, uint8 [H, W]. Errors: see `colour_frames`."""
+    """Yield the frames of a video or a folder of numbered images in grey, uint8 [H, W]. Raises InputError for a broken
+    video and frames of different sizes."""
     return _frames(video, "L", "gray")
 
 

@@ -53,8 +53,8 @@ class Target:
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return the paths that a run writes: the video, or `frames` PNG files from number `first` on. [] for a pipe or
-        memory."""
+        """Return the paths that a run writes: the video, or `frames` PNG files from number `first` on. Return [] for a
+        pipe or a list in memory."""
         if self.in_memory is not None:
             return []
         if self.pattern is not None:
@@ -163,8 +163,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder`, or its nearest existing parent. Raises InputError if no file can be created there. `option`,
-    `path`: for the message."""
+    """Return `folder`, or its nearest existing parent. Raises InputError if no file can be created there. The message
+    names `path` and the option `option`, which contains this path."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links

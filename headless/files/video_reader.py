@@ -168,8 +168,8 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Resample frames to one every `step` seconds (None: no change). Yield pairs (frame, count): the frame is shown
-    `count` times, at least 1. Raises InputError above MAX_REPEATS."""
+    """Resample frames to one every `step` seconds; None changes nothing. Yield pairs (frame, number of times that the
+    frame is shown). Raises InputError for a number above MAX_REPEATS."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -223,7 +223,8 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return the display matrix (a, b, c, d), which maps (x, y) to (a x + c y, b x + d y), or None without one."""
+    """Return a frame's display matrix (a, b, c, d), which maps (x, y) to (a x + c y, b x + d y). Return None if the
+    frame has no matrix."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None

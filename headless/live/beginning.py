@@ -72,8 +72,8 @@ def update_state(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk from `image` or from `state`, or else `default`. A set `prompt` replaces its prompt.
-    Raises InputError for both an image and a state."""
+    """Return the Start of a walk from `image`, from the saved `state`, or without both `default`. A `prompt` other than
+    None replaces the prompt of the Start. Raises InputError for both an image and a state."""
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
     from ...pipeline.state import WorldState, load_state

@@ -24,7 +24,8 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""The seconds after the first frame that most measurements leave out, because the attention window is still filling."""
+"""The number of seconds after the first frame that most measurements leave out, because the attention window is still
+filling."""
 
 
 def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:

@@ -137,7 +137,8 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def _with_bf16_on_cpu(options: GenerateOptions) -> GenerateOptions:
-    """Set unset dtypes to bf16 if the model runs on a CPU with fast bf16. Otherwise return the options unchanged."""
+    """Return the options with unset dtypes set to bf16 if the model runs on a CPU with fast bf16. Otherwise return the
+    options unchanged."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -167,8 +168,8 @@ class LoadedModel:
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
-        """Return a new engine with the given `settings`, by default the server's. Raises InputError for settings that
-        need more memory than planned."""
+        """Return a new engine for a walk with these `settings`; None selects the server's settings. Raises InputError
+        for settings that need more memory than the server has planned."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk

@@ -24,8 +24,11 @@ HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 async def serve(
     loaded: LoadedModel, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
-    """Serve the live page and its walks until a signal, and print the address. `port` 0 selects a free port. `token`,
-    `origins`: see `Site`."""
+    """Serve the live page and its walks until a signal, and print the address. `port` 0 selects a free port.
+
+    token: the access token that clients must send; empty if only this machine may connect.
+    origins: other web pages that may connect.
+    """
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():
         for number in END_SIGNALS:

@@ -54,7 +54,8 @@ def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]
 
 
 def _remove(walk: Path) -> bool:
-    """Delete a walk's files and empty folders; of a linked walk, only the link. Return whether the path is gone."""
+    """Delete a walk's files and empty folders. If the walk is a symbolic link, delete only the link. Return whether the
+    path is gone."""
     try:
         if walk.is_symlink():
             walk.unlink()

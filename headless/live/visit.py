@@ -59,8 +59,8 @@ class Visit:
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], tell: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Start the session's thread. `deliver(frames)` and `tell(kind, facts)` (see `EventCallback`) are called in the
-        event loop `loop`."""
+        """Start the session's thread. The callbacks run in the event loop `loop`. `deliver(frames)` gets each batch of
+        frames, and `tell(kind, facts)` gets each event of the session."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
             with suppress(RuntimeError):  # the loop has ended

@@ -260,7 +260,7 @@ def _sample(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache)
 
 
 def _encode_prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
-    """Return the plans' embeddings, [1, L, D] each, on the CPU, by prompt."""
+    """Encode all prompts of the plans. Return a dict from each prompt to its embedding, [1, L, D] on the CPU."""
     texts = list(dict.fromkeys(text for plan in plans for text in texts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):

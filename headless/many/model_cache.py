@@ -49,8 +49,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Remove models that `plan` does not use, or all models if GPU memory is short. Cache models loaded later only
-        if memory then suffices."""
+        """Remove the cached models that `plan` does not use, or all models if GPU memory is short. If memory is still
+        short then, models that are loaded later are not cached."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]

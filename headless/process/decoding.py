@@ -48,7 +48,7 @@ def stripe_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, par
 
 def join_stripes(stripe: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
     """Gather the stripes of all processes. Return the whole frames, uint8 [F, H, W, 3], in the first process and None
-    in others. `stripe`: this process's, uint8 [F, h, w, 3]. `size`: the latent's height and width."""
+    in others. `stripe`: the stripe of this process, uint8 [F, h, w, 3]. `size`: the latent's height and width."""
     if processes.size == 1:
         return stripe
     places = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

@@ -15,7 +15,8 @@ from ..rollout_plan import RolloutPlan
 from .profile import Stage
 
 CHUNKS_STAGE, REPLAY_STAGE = "chunks", "replay"
-"""The stages that generate new chunks and replay a continued video. Their time grows with the number of frames."""
+"""The names of two stages of a causal run. The first generates new chunks, the second replays a continued video. The
+duration of both grows with the number of frames."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MAX_KINDS = 200
 _IRRELEVANT = (

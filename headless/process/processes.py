@@ -87,8 +87,8 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Return how the processes split each forward of a model, and with `shard` its weights. Raises InputError if
-        the number of processes does not suit the model."""
+        """Return the groups of processes that split each forward of a model, and with `shard` its weights. Raises
+        InputError if the number of processes does not suit the model."""
         if self.size == 1:
             if shard:
                 raise InputError("`shard` divides the weights among several GPUs: give `gpus` too")

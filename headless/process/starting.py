@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Let OpenMP's waiting threads sleep, unless the environment sets a policy. Call this before torch is imported."""
+    """Let OpenMP's waiting threads sleep, unless an environment variable such as OMP_WAIT_POLICY sets their behaviour.
+    Call this function before torch is imported."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
