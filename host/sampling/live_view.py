@@ -75,6 +75,7 @@ class LiveView:
         )
         self._alone_since = 0.0
         self._last_frames: Frames | None = None
+        self._folder = ""  # of the walk to which the last frames belong
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="lingbot-live")
 
     @property
@@ -104,6 +105,7 @@ class LiveView:
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
         """Connect the client to the session. `steered` lets it move the camera, `prompts` lets it change the text."""
         self._session, self._steered, self._prompts = session, steered, prompts
+        self._folder = str(session.walk.store.folder)
         self._alone_since = time.monotonic()
         self._call_in_loop(self._ready.set)
 
@@ -162,7 +164,7 @@ class LiveView:
         if client.moving is not None:
             self._session.moving = client.moving
         client.queue_message({**status, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
-        if self._last_frames is not None:  # a paused walk sends no frame by itself
+        if self._last_frames is not None and self._folder == status["folder"]:  # a paused walk sends no frame by itself
             last, first = self._last_frames, self._last_frames.first + len(self._last_frames.pixels) - 1
             poses = None if last.poses is None else last.poses[-1:]
             client.queue_frames(replace(last, pixels=last.pixels[-1:], first=first, poses=poses, inputs=(), event=None))
@@ -221,7 +223,7 @@ class LiveView:
 
     def _tell(self, kind: str, message: dict[str, Any]) -> None:
         if kind in ("back", "restarted"):
-            self._last_frames = None
+            self._last_frames, self._folder = None, message.get("folder", self._folder)
         if self._client is None:
             return
         if kind in ("back", "restarted"):

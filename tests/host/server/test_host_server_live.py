@@ -339,12 +339,15 @@ def test_a_walk_of_which_nothing_is_kept_ends_at_once_with_the_reason(comfy_serv
     assert re.search(r"nothing to hand out: .*\(No space left on device\)", str(became["error"]))
 
 
-def test_who_comes_back_while_the_walk_is_begun_anew_walks_on(comfy_server, steered, faulty):
-    """There is no walk for a while then, and none to tell of."""
+@pytest.mark.parametrize(
+    ("module", "owner", "name"), [(".live.walk", "Walk", "__init__"), (".live.session", "Session", "_load_events")]
+)
+def test_who_comes_back_while_the_walk_is_begun_anew_walks_on(comfy_server, steered, faulty, module, owner, name):
+    """There is no walk for a while then, and none to tell of; then there is one, without a frame of the last one."""
     with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32))) as became:
         first = Walker(comfy_server)
         first.chunk(0)
-        faulty(module=".live.walk", owner="Walk", name="__init__", error="slow")
+        faulty(module=module, owner=owner, name=name, error="slow")
         first.event("restart", {})
         wait_for(lambda: comfy_server.get("/lingbot_fault"))
         first.socket.sock.shutdown(2)
