@@ -50,7 +50,7 @@ class Points:
     """The sparse 3D points of a scene.
 
     error: the mean reprojection error in pixels.
-    seconds: how well the points fit the camera poses, for each second of the video.
+    seconds: the error in pixels, inliers and visible points in each second of the video.
     cloud: the bytes of a PLY file in OpenGL axes: x right, y up, z backward.
     """
 
@@ -61,7 +61,8 @@ class Points:
     preview: Preview
 
     def report(self) -> list[str]:
-        """Return lines of text: the number of points, the mean error, and a row for each second."""
+        """Return lines of text: the number of points, the mean error, and a row of figures for each second of the
+        video."""
         rows = [f"{each.second:6} {each.error:9.2f} {each.inlier_share:9.0%} {each.points:8}" for each in self.seconds]
         return [
             f"{self.count} points; mean reprojection error {self.error:.2f} pixels",
@@ -79,8 +80,8 @@ def check_points(points: bool = True) -> None:
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate the points of an exported scene, write them in the scene's format, and return them. For "ply" the
-    frames' PNG files are then deleted.
+    """Triangulate the points of an exported scene, write them in the scene's format, and return them. For "ply", a
+    point cloud only, the frames' PNG files are then deleted.
 
     fps: the frame rate of the video, for `Points.seconds`.
 
@@ -124,7 +125,8 @@ def _add_points(made: Exported, fps: float) -> Points:
 
 
 def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
-    """Return pycolmap's reconstruction, and the number of tracked points per frame, int [n]."""
+    """Triangulate with temporary files in `folder`. Return pycolmap's reconstruction, and the number of tracked points
+    per frame, int [n]."""
     colmap = pycolmap()
     write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
     model = colmap.Reconstruction(folder)

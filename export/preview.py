@@ -13,8 +13,8 @@ CAMERAS = 24
 FAR = 4.0
 """A point is drawn if its distance from the nearest camera is at most this multiple of the points' median distance."""
 DEPTH, CAMERA_DISTANCE = 0.05, 0.06
-"""As fractions of the scene's radius: DEPTH, the distance of a drawn camera's image plane from the camera's centre, and
-CAMERA_DISTANCE, the minimum distance between two drawn cameras."""
+"""DEPTH is the distance of a drawn camera's image plane from the camera's centre, CAMERA_DISTANCE the minimum distance
+between two drawn cameras. Both are fractions of the scene's radius."""
 BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
 """The viewpoint relative to the first camera: backward and upward, as fractions of the scene's radius, and downward
 pitch in degrees."""

@@ -30,7 +30,7 @@ class Exported:
     frames: the index in the video of each exported frame.
     blurred: the number of frames left out because they are blurred.
     read: the number of frames in the video.
-    length: the distance that the camera travels between the exported frames.
+    length: the sum of the distances between successive exported cameras, in the poses' unit.
     size: the height and width of the frames in pixels.
     """
 
@@ -65,7 +65,8 @@ def export_scene(
     frames: uint8 [H, W, 3] each, all of one size.
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
     lens: [n, 4], fx, fy, cx, cy of each frame at 832x480.
-    format: "nerfstudio", "colmap" or "ply". For "ply" no camera file is written; call `add_points` afterwards.
+    format: "nerfstudio", "colmap" or "ply". For "ply" only frames are written; `add_points` must then replace them by
+    points.
     shorter: whether the video may have fewer than n frames.
 
     Raises InputError for invalid arguments, CameraError for invalid poses or intrinsics.
@@ -105,9 +106,9 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest of each `every` successive frames as a PNG file, then delete blurred ones. `poses` is the
-    expected number of frames; `shorter` permits fewer. Return the remaining frames' indices, the numbers of deleted and
-    read frames, and (height, width)."""
+    """Write the sharpest of each `every` successive frames as a PNG file, then delete blurred ones. A video may have
+    fewer than `poses` frames only if `shorter`. Return the remaining frames' indices in the video, the number of
+    deleted frames, the number of read frames, and (height, width)."""
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 

@@ -41,7 +41,8 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Run the workflow, and save its first video or image. Raises InputError if the workflow fails or saves nothing."""
+    """Run the workflow file named in the command's `options`, and save its first video or image. Raises InputError if
+    the workflow fails or saves nothing."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(list_inputs(workflow))

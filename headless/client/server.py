@@ -21,7 +21,8 @@ UPLOADS = "lingbot_world"
 
 
 class Server:
-    """A client of a ComfyUI server. All methods raise InputError if the server does not respond or reports an error."""
+    """A ComfyUI server, reached over HTTP. All methods raise InputError if the server does not respond or reports an
+    error."""
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
@@ -107,7 +108,8 @@ class Server:
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file, and return `subfolder`/`name`. Raise InputError if another file has this name."""
+        """Upload a file, and return `subfolder`/`name`. Raise InputError if the server has a file with this name but
+        other content."""
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'

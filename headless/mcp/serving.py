@@ -60,8 +60,8 @@ def build_server(explorer: Explorer) -> MCPServer:
         return explorer.event(name, on)
 
     def save() -> str:
-        """Write the state and the camera path of the walk into its folder. Another walk can begin there: give
-        start_walk this folder as continue_from."""
+        """Write the state and the camera path of the walk into its folder, which the answer names. Another walk can
+        begin there: give start_walk this folder as continue_from."""
         return explorer.save()
 
     tools = [_tool(function) for function in (start_walk, act, look, prompt, event, save)]
