@@ -102,7 +102,7 @@ class RecordedCamera:
     """A camera that follows a path and ignores the user's inputs.
 
     frames_left: the number of video frames that remain of the path.
-    unit: the divisor of translations in the model's camera input.
+    unit: translations are divided by this for the model's camera input.
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:

@@ -45,8 +45,8 @@ class Controls:
     """The state of keyboard keys, mouse and gamepad of one walk (a steered video). Methods raise InputError for an
     invalid input.
 
-    last_input: when an input last arrived or was still held, by `clock()`.
-    key_changes: the number of changes of held or timed keys, and of starts and ends of stick movements.
+    last_input: the time, by `clock()`, of the user's last activity; held keys count as activity.
+    key_changes: counts changes of held keys, new scripts, and starts and ends of stick movements.
     changed: called after each input, in the thread that sends the input.
     """
 
@@ -67,15 +67,16 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a keyboard key, in addition to the held ones. `event`: an id chosen by the sender, for the input's
-        Receipt."""
+        """Press a keyboard key, in addition to the held ones. `event`: the sender's id of this input, returned with the
+        first frames that it affects."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys, and end timed keys. `event`: an id chosen by the sender, for the input's Receipt."""
+        """Hold exactly these keys, and end a running `script`. `event`: the sender's id of this input, returned with
+        the first frames that it affects."""
         wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
             self.key_changes += wanted != self._down.keys()
@@ -93,8 +94,8 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees, right and up. `event`: an id chosen by the sender, for the input's
-        Receipt."""
+        """Add a mouse movement in degrees, right and up. `event`: the sender's id of this input, returned with the
+        first frames that it affects."""
         turned = _clamp("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -103,7 +104,8 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set a gamepad's sticks, -1 to 1 each. `event`: an id chosen by the sender, for the input's Receipt."""
+        """Set a gamepad's sticks, -1 to 1 each. `event`: the sender's id of this input, returned with the first frames
+        that it affects."""
         forward, right, yaw, pitch = _clamp("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -111,8 +113,8 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Release all keys, and hold timed keys instead: each of `rows` has the keys to hold in one of the next latent
-        frames. `event`: an id chosen by the sender, for the input's Receipt."""
+        """Release all keys, then hold keys by a script: `rows[0]` in the next latent frame, `rows[1]` in the one after,
+        and so on. `event`: the sender's id of this input, returned with the first frames that it affects."""
         if not isinstance(rows, Sequence):
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
@@ -232,30 +234,33 @@ class ControlsMixin:
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: an id chosen by the sender, for the input's
-        Receipt."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: the sender's id of this input, returned with the first
+        frames that it affects."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a keyboard key. `event`: an id chosen by the sender, for the input's Receipt."""
+        """Release a keyboard key. `event`: the sender's id of this input, returned with the first frames that it
+        affects."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. `event`: an id chosen by the sender, for the input's Receipt."""
+        """Hold exactly these keys from now on. `event`: the sender's id of this input, returned with the first frames
+        that it affects."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` right, `pitch` up. `event`: an id chosen by the sender, for the input's
-        Receipt."""
+        """Turn the camera by degrees: `yaw` right, `pitch` up. `event`: the sender's id of this input, returned with
+        the first frames that it affects."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set a gamepad's sticks, -1 to 1 each. `event`: an id chosen by the sender, for the input's Receipt."""
+        """Set a gamepad's sticks, -1 to 1 each. `event`: the sender's id of this input, returned with the first frames
+        that it affects."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Release all keys, and hold timed keys instead: each of `rows` has the keys to hold in one of the next latent
-        frames. `event`: an id chosen by the sender, for the input's Receipt."""
+        """Release all keys, then hold keys by a script: `rows[0]` in the next latent frame, `rows[1]` in the one after,
+        and so on. `event`: the sender's id of this input, returned with the first frames that it affects."""
         self.controls.script(rows, event)
 
 

@@ -22,7 +22,8 @@ from ..vae import PreviewDecoder, VideoDecoder
 from .worlds.walls import WorldMap
 
 LARGEST = 16.0
-"""The largest allowed absolute value in a first frame. Larger values are probably unscaled pixels from 0 to 255."""
+"""The largest allowed absolute value of a first frame's pixels, expected from -1 to 1. Larger values are probably
+unscaled, from 0 to 255."""
 
 
 class WalkVideo(Protocol):
@@ -99,7 +100,7 @@ class Start:
     lens: fx, fy, cx, cy at 832x480; None is the official examples' lens.
     seed: the seed of the noise.
     state: the state of the video to continue; it replaces `lens`.
-    image: the encoded `frame`, a latent [1, 16, n, h, w]; None if not yet encoded.
+    image: the VAE latent of `frame`, [1, 16, n, h, w]; None if not yet encoded.
     """
 
     frame: Tensor

@@ -33,7 +33,8 @@ WATCH_SECONDS = 0.2
 CHUNKS_PER_RELEASE = 64
 """The interval, in chunks, at which freed memory is returned to the operating system on a CPU."""
 QUIET_SECONDS = 10.0
-"""After this many seconds without input, a session whose `moving` is true makes chunks at half the playback rate."""
+"""The seconds without input after which a session makes chunks at half the playback rate. This requires `moving`:
+chunks are made while the camera rests."""
 Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. These are the kinds, with the entries of the dict `facts`:
@@ -44,16 +45,16 @@ paused, resumed, ended: no entries.
 restarted: `folder`, the folder of the new walk.
 still: `still`, whether the session waits for an input.
 drift, stuck: `reason`, a message.
-kept: `reason`, why a file could not be saved (despite the kind's name).
+kept: despite its name, a file could not be saved; `reason` says why.
 found: `seconds`, the video's length when the camera reached the crate on the world's map.
-back: `chunk`, the walk's number of chunks afterwards.
+back: `chunk`, the number of chunks that remain after a return to an earlier chunk.
 failed: `what` (walk, command or prompt), `reason`, and `ended`, whether the walk has ended.
 """
 
 
 class ChunkMaker(ControlsMixin):
-    """The base class of sessions, which make a walk (a steered video) chunk by chunk. A subclass must set `_walks`, the
-    walks of the session.
+    """The base class of sessions, which make walks (steered videos) chunk by chunk. A subclass must set `_walks`, which
+    begins and ends the walks.
 
     moving: whether chunks are made even while the camera rests without input.
     restart_on_drift: whether a new walk begins when the video degrades.
@@ -104,7 +105,8 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def still(self) -> bool:
-        """Whether the session waits for an input, because the camera rests and `moving` is false."""
+        """Whether the session makes no chunk until the next input. The camera then rests, and `moving`, which makes
+        chunks nevertheless, is false."""
         walk = self.walk
         return walk.chunks > 0 and not self._frames_due and walk.camera_rests and not self.moving
 
@@ -113,8 +115,8 @@ class ChunkMaker(ControlsMixin):
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.is_over(self.walk))
 
     def stop(self) -> None:
-        """Stop making chunks, and wait for the session's thread. A call from `start`'s callback `deliver` does not
-        wait."""
+        """Stop making chunks, and wait until the session's thread has ended. The callback `deliver` may call this too;
+        the call then returns immediately."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -123,7 +125,8 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether the caller is the `deliver` callback, in the session's thread or its decoding thread."""
+        """Whether the current thread is the session's running thread or its decoding thread, as in the callback
+        `deliver`."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.is_current)
         return self.running and mine
 

@@ -12,8 +12,8 @@ from .shown.frames import Frames
 MARGIN = 0.03
 """A chunk's frames should arrive this many seconds before playback needs them."""
 RECENT_FRAMES = 32
-"""The number of video frames in the history from which the next chunk's latency and the load are estimated. The history
-has at least two chunks."""
+"""The number of video frames, but at least two chunks, in the history from which the next chunk's latency and the load
+are estimated."""
 RATE_SECONDS = 4.0
 """The frame rate is measured over this many past seconds."""
 
@@ -24,7 +24,8 @@ class Pace:
     frames: the number of delivered frames.
     late: the number of frames that arrived after playback ran out.
     stalls: the number of deliveries with late frames.
-    half_rate: whether chunks are made at half the playback rate; `stalls` and `late` then stay unchanged.
+    half_rate: whether chunks are made at half the playback rate. Gaps are then intended; `stalls` and `late` stay
+    unchanged.
     """
 
     def __init__(

@@ -10,10 +10,11 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The minimum length, in latent frames, for which memory is planned: a multiple of each released model's chunk size."""
+"""The minimum number of latent frames for which memory is planned. Each released model's chunk size divides this
+number."""
 LIVE_WINDOW = Window(18, 6)
-"""The default attention window of a walk whose model attends to the whole video: 18 latent frames, which include the
-video's first 6 as the sink."""
+"""The default attention window of a walk (a steered video) if the model's setting is the whole video: 18 latent frames,
+including the video's first 6 as the sink."""
 
 
 def latent_frames(window: int | None) -> int:
@@ -38,9 +39,9 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Adapt a rollout's `spec` and `notes` to a walk, which has no end. If `spec` attends to the whole video, set the
-    window and sink to `window` and `sink`, or for None to those of LIVE_WINDOW. Otherwise keep the window and sink of
-    `spec`."""
+    """Adapt a rollout's `spec` and `notes` (texts for the user) to a walk, which has no end. A `spec` that attends to
+    the whole video gets the attention window `window` and `sink`, and a note about them. None selects LIVE_WINDOW's
+    value. Otherwise the window and sink stay."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes

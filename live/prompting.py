@@ -39,7 +39,7 @@ class PromptedChunkMaker(ChunkMaker):
         """Change the prompt of the next chunks, as soon as the text is encoded.
 
         refresh: whether past keys and values are recomputed, so that the video changes immediately.
-        event: an id chosen by the sender, for the input's Receipt.
+        event: the sender's id of this input, returned with the first frames that it affects.
 
         Raises InputError for an empty prompt, and after `stop` or `close`.
         """
@@ -56,7 +56,7 @@ class PromptedChunkMaker(ChunkMaker):
         name: the world event's name or keyboard key.
         on: None toggles the world event.
         refresh: whether past keys and values are recomputed, so that the video changes immediately.
-        event: an id chosen by the sender, for the input's Receipt.
+        event: no world event, but the sender's id of this input, returned with the first frames that it affects.
 
         Raises InputError for an unknown name, and after `stop` or `close`.
         """
@@ -99,7 +99,7 @@ class PromptedChunkMaker(ChunkMaker):
             self.walk.store.add_setting("events", self.events.as_dicts())
 
     def update_events(self) -> None:
-        """Mark those world events as active whose sentences stand at the end of the walk's last prompt. Report the
+        """Mark a world event as active if its sentence is among those that end the walk's last prompt. Report the
         active ones to the session's callback `tell`."""
         self.events.set_full_prompt(self.walk.store.last_prompt[0])
         if self.events.all:

@@ -82,7 +82,7 @@ class Session(PromptedChunkMaker):
         begin: the Start of the walk, or the state of a video to continue.
         folder: the folder in which each walk gets a subfolder; None creates a temporary folder.
         fps: the playback rate; with 0, chunks do not wait for playback.
-        whole: whether each walk also saves a state and a camera path; None is true if `folder` is set, else false.
+        whole: whether each walk also saves a state and a camera path; by default only if `folder` is set.
         moving: whether chunks are made even while the camera rests without input.
         controls: the source of the inputs; None creates new Controls.
         events: world events, in a form that `read_events` accepts.
@@ -144,9 +144,9 @@ class Session(PromptedChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event`: an id chosen
-        by the sender, for the Receipt that reports the command's effect. Errors are raised by the next iteration, or
-        reported to the callback `tell`."""
+        """Queue a command that keeps the walk's first `chunk` chunks and discards the later ones. `event`: the sender's
+        id of this input, returned with the first frames that it affects. Errors are raised by the next iteration. After
+        `start` or `run` they go to the callback `tell` instead."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
@@ -206,8 +206,8 @@ class Session(PromptedChunkMaker):
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: EventCallback, watch: Callable[[], None]) -> None:
-        """Make the chunks in the calling thread, until `stop` is called or the walk ends. `watch` is called before each
-        chunk and while waiting."""
+        """Make the chunks in the calling thread, until `stop` is called or the walk ends. Pass Frames to `deliver`, and
+        events to `tell(kind, facts)`. Call `watch` before each chunk and while waiting."""
         self._notify, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)
@@ -217,9 +217,8 @@ class Session(PromptedChunkMaker):
         return self.walk.store.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the session and its walk. If `whole`, also save a state and a camera path, as if the session had been
-        created with `whole`. A call from the callback `deliver` only stops making chunks; a later call must end the
-        session."""
+        """End the session and its walk. If `whole`, also save the walk's state and camera path. If the callback
+        `deliver` of `start` calls this, only the making of chunks ends; another thread must then call this again."""
         self.stop()
         if self._is_delivering:
             return

@@ -40,10 +40,10 @@ PREEMPT = 0.3
 class WalkOptions(TypedDict, total=False):
     """The options of each walk (steered video) of a session.
 
-    speed: the speed of key W, 0.5 by default; 1 is the largest speed in training.
+    speed: the speed of key W, as a fraction of the largest in training; default 0.5.
     walls: whether the walls of a known map stop the camera, by default true.
     path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
-    seed: replaces the seed of the Start unless None.
+    seed: the seed of the noise; None keeps the seed with which the walk starts.
     """
 
     speed: float
@@ -235,7 +235,7 @@ class Walk(WalkWorld):
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
         """Set the prompt of the next chunks; `context` is its embedding [1, L, D]. `refresh` recomputes the attention
         window's keys and values from the saved chunks, and raises InputError if saving has failed. `cause`: the input
-        that changes the prompt; the next chunk has a Receipt for this input."""
+        that changes the prompt; the next chunk's frames report it."""
         if refresh and (failure := self.store.failure):
             raise InputError(f"the past frames cannot change at once: {failure}; send the prompt without `refresh`")
         self.store.add_prompt(text, context)
@@ -245,8 +245,8 @@ class Walk(WalkWorld):
             self.rebuild(new_prompt=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Keep the first `chunk` chunks, discard the later ones, and continue from there. The next chunk has a Receipt
-        for `cause`. Raises InputError if fewer than `chunk` chunks are saved."""
+        """Keep the first `chunk` chunks, discard the later ones, and continue from there. `cause`: the input that
+        demands this; the next chunk's frames report it. Raises InputError if fewer than `chunk` chunks are saved."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)

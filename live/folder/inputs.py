@@ -20,7 +20,7 @@ class Input(NamedTuple):
     kind: hold, look, stick, script, prompt, back, event, or time (a scheduled event).
     number: the sender's id of the input, or None.
     arrived: the time of arrival by time.monotonic.
-    row: the index of the first affected video frame, counted from the chunk's start.
+    row: the first affected row of the chunk's inputs, which have one row per video frame.
     """
 
     kind: str
@@ -85,9 +85,9 @@ class InputLog:
 
 
 def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return a saved walk's input rows, grouped by their chunk's first latent frame. An ended walk has the rows in
-    `settings` (its walk.json), an unfinished walk in inputs.jsonl. Raises OSError, KeyError or ValueError if they are
-    missing or invalid."""
+    """Return a saved walk's input rows, grouped by their chunk's first latent frame. `settings`, the content of
+    walk.json, has the rows of an ended walk. The rows of an unfinished walk are in inputs.jsonl. Raises OSError,
+    KeyError or ValueError if they are missing or invalid."""
     found: dict[int, list[Row]] = {}
     for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

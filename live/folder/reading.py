@@ -113,15 +113,16 @@ def video_frames(latent_frames: int, before: WorldState | None) -> int:
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return the saved camera poses, float64 [n, 4, 4], of the video frames to which a walk's first `latent_frames`
-    latent frames decode. If the walk continues the video of the state `before`, that video's last pose is added as the
-    first row."""
+    """Return the camera poses, float64 [n, 4, 4], of the video frames decoded from a saved walk's first `latent_frames`
+    latent frames. `before` is the state of the video that the walk continues, or None. The last pose of that video
+    becomes the first row."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
 
 def latent_rows(path: Path, cells: tuple[int, int], first: int, last: int) -> Tensor:
-    """Return the latent frames `first` to `last` (excluded) in a file, float32 [1, 16, n, h, w]. `cells` is (h, w)."""
+    """Return n = `last` - `first` latent frames from index `first` of a file, float32 [1, 16, n, h, w]. `cells` is the
+    latent's (height, width)."""
     size = CHANNELS * cells[0] * cells[1]
     rows = np.fromfile(path, np.float32, size * (last - first), offset=4 * size * first)
     latent = torch.from_numpy(rows.reshape(last - first, CHANNELS, *cells))

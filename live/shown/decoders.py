@@ -16,9 +16,9 @@ from .frames import Frames, LatentChunk, Part
 def resume_decoder(
     engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that continues the walk in `store`, or begins a video if `store` is empty and `state` is None.
-    `state` is the video that the walk continues; its latent frames serve as context if `store` has too few. `exact`
-    selects fp32 for a VAE decoder."""
+    """Return a decoder for the next frames of the walk in `store`, with the last saved latent frames as context.
+    `state` is the video that the walk continues, or None; it supplies missing context. Without any context the decoder
+    begins a video. `exact` selects fp32 for a VAE decoder."""
     preview, made = engine.new_tiny_decoder, store.latent_frames
     decoder = engine.new_vae_decoder(exact) if preview is None else preview()
     parts = [store.latent(max(0, made - CONTEXT_FRAMES), made)] if made else []

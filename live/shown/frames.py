@@ -95,7 +95,7 @@ CHUNK_START_KINDS = "prompt", "event", "time", "back"
 def make_receipts(inputs: Iterable[Input], began: float, first: int, begins_video: bool) -> tuple[Receipt, ...]:
     """Return the Receipts of a chunk's inputs, sorted by arrival.
 
-    began: when the chunk began, by time.monotonic.
+    began: when the chunk began, by time.monotonic, the clock of the inputs' arrival.
     first: the index of the chunk's first latent frame.
     begins_video: whether this latent frame is the start image, which shows no movement of the camera.
     """

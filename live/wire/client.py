@@ -20,8 +20,8 @@ MOST_QUEUED_BYTES = 64_000_000
 MOST_MESSAGES = 1000
 """At most this many messages wait in a client's queue; a further message is dropped."""
 MOST_QUEUED_SECONDS = 1.5
-"""The maximum duration of the frames in a client's queue, in seconds of playback, but at least 16 frames. Beyond it the
-oldest frames are dropped, unless the client has limited its number of chunks."""
+"""The maximum length of a client's queue of frames, in seconds of playback; this limit always permits 16 frames. Beyond
+it the oldest frames are dropped, unless the client has limited its number of chunks."""
 
 
 class Client:

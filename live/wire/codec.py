@@ -10,8 +10,8 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""The minimum number of bytes from which MSGPACK sends raw frames in two websocket messages: the header, then the
-frames. All other frames are sent together with their header in one message."""
+"""MSGPACK sends raw frames of at least this many bytes in two websocket messages: the header, then the frames. All
+other frames are sent together with their header in one message."""
 
 
 class Socket(Protocol):

@@ -20,12 +20,12 @@ INIT_SECONDS = 30.0
 MESSAGES_PER_SECOND, BURST = 240, 480
 """The rate limit of a connection's messages, as a token bucket: tokens per second, and the bucket's capacity."""
 MOST_UNPROCESSED = 64
-"""At most this many messages of one connection are read but not yet processed."""
+"""The maximum number of messages of one connection that are read but not yet processed."""
 HEARTBEAT = 10.0
 
 
 class Connection:
-    """A reader of a websocket's messages at a limited rate.
+    """One client's websocket, whose messages are read at a limited rate.
 
     ended: an event that is set when the connection ends.
     code: the websocket's close code, valid after the end.
@@ -122,7 +122,7 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the `Origin` header of a cross-origin request, or "" if the request is same-origin or has no such header.
-    If the header is empty, return "null"."""
+    """Return the `Origin` header of a cross-origin request, or "null" if this header is empty. Return "" if the request
+    is same-origin or has no such header."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

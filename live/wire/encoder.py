@@ -15,7 +15,7 @@ from .protocol import Output
 
 CONTENT_TYPES = {"raw": "application/x-raw-rgb", "webp": "image/webp", "jpeg": "image/jpeg", "h264": "video/h264"}
 KEY_FRAMES = 64
-"""The interval between two H.264 key frames, in frames."""
+"""The maximum number of frames from one H.264 key frame to the next."""
 
 
 class Encoder:

@@ -232,7 +232,8 @@ def _quote(value: Any) -> str:
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width), rounded down to multiples of 16, of "WIDTHxHEIGHT"; None for an empty text."""
+    """Return "WIDTHxHEIGHT" as (height, width), rounded down to multiples of 16; None for an empty text. Raise
+    InputError for other texts."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

@@ -122,7 +122,8 @@ def start_status(session: Session, fps: float) -> dict[str, Any]:
 
 
 def figures_status(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the status message with current figures, such as the frame rate. Raises InputError during a restart."""
+    """Return the status message with current figures, such as the frame rate. `client` supplies the dropped frames (0
+    if None). Raises InputError during a restart."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

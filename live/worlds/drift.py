@@ -14,7 +14,7 @@ REFERENCE_FRAMES = 8
 """The number of latent frames at the walk's start with which later chunks are compared. DriftWatch rounds the number
 down to full chunks, at least one."""
 LASTS = 16
-"""The duration, in latent frames, after which a degradation is reported; rounded down to full chunks."""
+"""A degradation is reported after this many latent frames, rounded down to full chunks."""
 SIDE = 128
 """Frames are reduced to at most this many pixels on the longer side before they are measured."""
 HINT = "the video is degrading: R restarts from the image"
@@ -31,8 +31,8 @@ class DriftWatch:
         self._bad_chunks = 0
 
     def add_chunk(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk's latent [1, 16, n, h, w] and last frame, uint8 [H, W, 3]. Return True for the one chunk with
-        which a degradation has lasted LASTS latent frames, else False."""
+        """Add a chunk's latent [1, 16, n, h, w] and last frame, uint8 [H, W, 3]. Return True once in a degradation,
+        when it has lasted LASTS latent frames, else False."""
         row = _measure(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)

@@ -10,15 +10,15 @@ HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
 """Chunks are compared only if the camera rotated by at most this many degrees between their last frames."""
 LEAST_STEP = 0.05
-"""The minimum distance that the camera must move per latent frame for a chunk to be compared with the previous chunk.
-Distance 1 is the largest step in training."""
+"""Chunks are compared only if the camera moved at least this far per latent frame, as a fraction of the largest step in
+training."""
 WARM_UP = 8
 """Chunks are judged only after this many latent frames with a walking camera."""
 LASTS = 6
-"""The number of latent frames without visible change after which the camera counts as stuck. StuckWatch rounds the
-number up to full chunks."""
+"""The camera counts as stuck if the frames show no change for this many latent frames, rounded up to full chunks."""
 UNCHANGED = 0.15
-"""A chunk is unchanged if its image change per distance is below this fraction of earlier chunks' median."""
+"""A chunk is unchanged if the ratio of its image change to the camera's movement is below this fraction of the ratio's
+median in earlier chunks."""
 SIDE = 64
 """Frames are reduced to at most this many pixels on the longer side before they are compared."""
 

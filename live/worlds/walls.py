@@ -18,13 +18,12 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a model."""
 LOOK = 6, 8
-"""The numbers of rows and columns of the grid in which an image's mean colours are computed, to recognize start
-images."""
+"""The (rows, columns) of the grid of an image's mean colours, by which a map's start images are recognized."""
 ALIKE = 6.0
-"""An image is recognized as a map's start image if the root mean square difference between both images' mean colours, 0
-to 255 in each cell of the LOOK grid, is below this."""
+"""An image is recognized as a map's start image if the root mean square difference of their mean colours is below this.
+The colours are 0 to 255, one in each cell of the LOOK grid."""
 REACH = 1.3
-"""The crate is found within this distance, in units of the map, and in the same room."""
+"""The camera finds the crate, the goal on the map, within this distance, in units of the map, and in the same room."""
 
 
 class Place(NamedTuple):
@@ -47,8 +46,8 @@ class WorldMap:
 
     room: the side of a room.
     margin: the camera's minimum distance from a box.
-    boxes: [n, 5], repeated at each corner of the grid: centre (x, z) relative to the corner, half sizes (x, z), height.
-    goal: the index in `boxes` of the box that is the crate, in one room only.
+    boxes: [n, 5], the same around each corner of all rooms: centre (x, z) from the corner, half sizes (x, z), height.
+    goal: the index in `boxes` of the crate, which is to be found in one room only.
     rooms: the rooms that may have the crate, as offsets (x, z) from the start room.
     places: the known start images and their positions.
     """

@@ -24,13 +24,13 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""The maximum length of a walk, in latent frames, for which a return to an earlier chunk recomputes all keys and
-values. In a longer walk only those in the attention window are recomputed."""
+"""If a walk has at most this many latent frames, a return to an earlier chunk recomputes all keys and values. In a
+longer walk only those in the attention window are recomputed."""
 
 
 class WalkWorld:
-    """The base class of Walk, which creates the model's World (with the KV cache) and the decoder, and restores both
-    from the walk's saved chunks."""
+    """A base class that creates a walk's World (the model with its KV cache) and decoder, and restores both from the
+    walk's saved chunks."""
 
     engine: Engine
     store: WalkStore
@@ -45,8 +45,8 @@ class WalkWorld:
     _decoder: VideoDecoder | PreviewDecoder
 
     def rebuild(self, *, new_prompt: bool) -> None:
-        """Recompute the KV cache from the saved chunks, and create a new decoder. With `new_prompt`, recompute only the
-        window's chunks, each with the walk's last prompt."""
+        """Recompute the KV cache from the saved chunks, each with its saved prompt, and create a new decoder. With
+        `new_prompt`, recompute only the attention window's chunks, all with the walk's last prompt."""
         size, made = self.engine.chunk, self.store.chunks
         if self.store.latent_frames <= MOST_REPLAYED and not new_prompt:
             chunks = list(range(made))
