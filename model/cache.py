@@ -21,8 +21,8 @@ class BlockCache:
     """A weak reference to the tensor passed to `attach`, and the tensor's version counter at that time."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
-    """A `steady` cache's old tensors by block. `put` writes new values into them, so that addresses stay the same when
-    the camera or the prompt changes."""
+    """The old tensors by block, if the cache was created with `steady`. `put` writes new values into them, so that CUDA
+    graphs find the values at the same addresses."""
     _nbytes: int
     _was_read: bool
 
@@ -35,7 +35,8 @@ class BlockCache:
 
     @property
     def addresses(self) -> tuple[tuple[int, ...], ...]:
-        """The memory addresses of the cached tensors, and of the old tensors that `put` will overwrite."""
+        """The memory addresses of the cached tensors, and of old tensors reserved for new values. CUDA graphs need
+        unchanged addresses."""
         return tuple(
             tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
             for blocks in (self._blocks, self._spare)
@@ -86,7 +87,8 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Disable the cache, and free its memory. Return whether a source tensor (see `attach`) was set."""
+        """Disable the cache, and free its memory. Return True if a source tensor was set: a forward that failed may
+        then be repeated."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -144,7 +146,8 @@ class PromptCache(BlockCache):
     """The embedded prompt [B, tokens, dim] that all steps share. The cached keys and values are valid only for this
     tensor object."""
     lengths: Tensor | None
-    """The number of tokens of each prompt without padding, int32 [B]."""
+    """The number of tokens of each prompt without padding, int32 [B]. None if unset, or if attention includes
+    padding."""
 
     def _forget(self) -> None:
         super()._forget()
@@ -168,7 +171,7 @@ class CameraCache(BlockCache):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of the cached tensors, including those of `prompt`."""
+        """The size in bytes of the tensors in this cache and in the prompt's cache."""
         return super().nbytes + self.prompt.nbytes
 
     def clear(self) -> int:

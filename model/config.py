@@ -27,7 +27,7 @@ MAX_LISTED = 10
 class ModelConfig:
     """The sizes of one LingBot-World transformer.
 
-    control: 6 camera values per pixel, 7 with actions; None without camera layers.
+    control: the number of camera channels per pixel: 6, or 7 with actions; None without camera layers.
     causal: whether the model predicts the video chunk by chunk.
     """
 

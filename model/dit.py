@@ -160,7 +160,8 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _predict(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of this process's tokens. CUDA graphs record this part of a forward."""
+        """Return the velocity [B, tokens, 4*16] of this process's tokens (2x2 patches of 16 channels). CUDA graphs
+        record this part of a forward."""
         e, e0 = given.times
         x = options.get("token_share", ALL_TOKENS).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
@@ -174,8 +175,8 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Whether every batch element, not only the last, defers its residual additions to the next norm. Deferred
-        additions take memory, which quantizing q, k and v one by one saves."""
+        """Whether all batch elements, not only the last, defer their residual additions to the next norm. True if every
+        block's self-attention quantizes q, k and v one by one."""
         return all(cast(Block, block).self_attn.makes_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -240,8 +241,8 @@ class LingBotWorldModel(nn.Module):
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim], padded with zeros to `tokens`
-        (None: text_len)."""
+        """Pad the prompts `context` [B, L, text_dim] with zeros to `tokens` tokens (None: text_len), and embed them.
+        Return [B, tokens, dim]."""
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 

@@ -91,15 +91,15 @@ class ForwardOptions(TypedDict, total=False):
     token_share: ParallelShare
     """This process's share of the tokens, set by the model if several processes compute the forward."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element, whose additions may be deferred to the next norm. Set by the model,
-    unless a host's patch may read the stream between blocks."""
+    """One Residual for each batch element, which may defer additions to the next norm. Absent if a host's patch may
+    read the residual stream between blocks."""
     prompt_lengths: Tensor | None
     """The prompts' lengths without padding, int32 [B], set by the model if attention skips padding."""
     graphs: ForwardRecorder
     """The object that records a causal model's forwards as CUDA graphs, and replays them."""
     timestep: int
-    """A causal model's timestep as an int, a part of the keys of the option `times`. Reading the timestep's tensor
-    would wait for the GPU."""
+    """A causal model's timestep as an int, for the cache keys of the option `times`. Reading the value from the
+    timestep's tensor would wait for the GPU."""
     times: dict[Hashable, Times]
     """A cache of a causal model's time embeddings, by (`timestep`, batch size, `weights`)."""
     weights: Hashable

@@ -117,8 +117,8 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the bytes of an 8-bit matrix product besides operands and result: the quantized input with scales, and for
-    int8 the int32 sums. Without 8 bits, return 0."""
+    """Return the scratch bytes of an 8-bit matrix product: the quantized input with scales, and for int8 the int32
+    sums. Return 0 if `arithmetic` is not an 8-bit format."""
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4

@@ -16,8 +16,8 @@ from ..errors import InputError
 from .config import ModelConfig
 
 RunActions = Callable[..., None]
-"""A function run_actions(*actions) that calls the actions, functions without arguments that start or await an
-all-to-all exchange. During the recording of CUDA graphs, every replay calls the actions instead."""
+"""A function run_actions(*actions). An action takes no arguments, and starts or awaits an all-to-all exchange.
+`run_actions` calls the actions. During the recording of CUDA graphs, it adds them to the replay instead."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -102,9 +102,9 @@ ALL_TOKENS = TokenShare()
 class ParallelShare(TokenShare):
     """The contiguous range of a forward's tokens that one of several processes computes.
 
-    tokens: the number of tokens of all processes.
-    frames: a slice of the latent frames that contain this share.
-    within: this share as a slice of the tokens of `frames`.
+    tokens: the total number of tokens.
+    frames: the slice of the latent frames that contain this share's tokens.
+    within: the slice of this share in the tokens of those latent frames.
     length: the number of tokens of each share, including padding.
     """
 
@@ -172,8 +172,8 @@ class Exchange:
 
 
 class Exchanges:
-    """A factory of exchanges, all-to-all operations among the processes, that recorded CUDA graphs leave out. Pass an
-    exchange's methods `start` and `wait` to this object's `run_actions`; do not call them directly."""
+    """A factory of all-to-all exchanges among the processes. Pass an exchange's methods `start` and `wait` to
+    `run_actions`, which calls them outside CUDA graphs; do not call them directly."""
 
     PER_BLOCK = 4
     """The number of exchanges in a block: q, k, v and attention's result. Each of the four has static buffers that all
@@ -200,9 +200,9 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, run_actions: RunActions) -> Iterator[None]:
-        """A context manager for recording a forward as CUDA graphs without its exchanges, whose `start` and `wait` go
-        to `run_actions`. On each call, `run_actions` must end the graph, add the functions that it receives to the
-        replay, and start the next graph."""
+        """A context manager for recording a forward as several CUDA graphs, with the exchanges between them.
+        `run_actions` receives the exchanges' `start` and `wait`. Each call must end a graph, add the received functions
+        to the replay, and start the next graph."""
         self.run_actions, self._turn = run_actions, cycle(range(self.PER_BLOCK))
         try:
             yield

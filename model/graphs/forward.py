@@ -83,8 +83,9 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)` as a new tensor. Of the forwards with the same kernels and tensor addresses,
-        compute the first, record and test the second, and replay the rest. After a failure, compute every forward."""
+        """Return `compute(given, options)` as a new tensor. Forwards with the same kernels and tensor addresses share a
+        recording: the first runs as usual, the second is recorded and tested, later ones are replayed. If recording or
+        test fails, forwards run as usual."""
         history = options["kv_cache"]
         if self._failed or history.window_state is None:
             return compute(given, options)
@@ -197,8 +198,8 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _valid_for(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Temporarily set `context`, the graphs' copy of the embedded prompt, as the cache's embedded prompt. Blocks use
-    the cached keys and values only for that tensor object. Without a cached prompt, do nothing."""
+    """Temporarily make `context`, the graphs' copy of the embedded prompt, the cache's embedded prompt. Without this,
+    blocks would not use the cached keys and values. Do nothing if no prompt is cached."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

@@ -114,8 +114,8 @@ class KeyValueCache:
 
     @property
     def window_state(self) -> str | None:
-        """The string "full" if all slots have frames, or "filling" if attention masks empty slots. Forwards in the same
-        state run the same kernels, as CUDA graphs need. None if the kernels may still change."""
+        """A name for the kernels that forwards run: "full" if all slots have frames, or "filling" if attention masks
+        empty slots. None if later forwards may run other kernels: CUDA graphs must wait."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
@@ -135,8 +135,8 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Whether the current forward may end after the keys and values of this block. True in the last block if the
-        attribute `keep` is set, because such a forward only fills the cache."""
+        """Whether the current forward may stop after this block's keys and values. True in the model's last block if
+        `keep` is set: the forward then only fills the cache."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
@@ -177,7 +177,8 @@ class KeyValueCache:
         self, block: int, queries: Tensor | BeforeRope | None, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Any, Any, Any]:
         """Add the current chunk's keys and values [tokens, dim] to a block's window. Return the queries, and the
-        window's keys and values, valid until the next call. An fp8 cache returns Operands, except for Tensor queries.
+        window's keys and values, valid until the next call. An fp8 cache returns Operands, but Tensor queries stay
+        unchanged.
 
         queries: None if only the cache is filled.
         """
@@ -192,8 +193,8 @@ class KeyValueCache:
         return made, *(self._operands(seen, scalings, used) if scalings else (seen[0][:used], seen[1][:used]))
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Copy the current chunk's rows from `seen`, a block's tensors that attention reads, to storage. Leave out
-        frames to which no later chunk attends."""
+        """Copy the current chunk's keys and values from `seen`, the tensors of a block that attention reads, to
+        storage. Leave out frames to which no later chunk attends."""
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
             if self._place.int8:
@@ -208,8 +209,9 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write keys and values into `seen`, the tensors that attention reads. Return the queries, or None for None.
-        BeforeRope tensors first get norm and RoPE. With `scalings`, BeforeRope queries become an fp8 Operand."""
+        """Write keys and values into `seen`, the block's tensors that attention reads. BeforeRope tensors first get
+        norm and RoPE. Return the queries, or None if there are none. With the fp8 `scalings`, BeforeRope queries become
+        an fp8 Operand."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -236,8 +238,8 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Tensor | BeforeRope, tuple[Scaling, Scaling]]:
-        """Return a block's keys, and the fp8 Scalings of its keys and values. The video's first chunk computes the
-        Scalings, and returns keys after norm and RoPE. Later chunks return the given keys unchanged."""
+        """Return a block's keys, and the Scalings that quantize its keys and values to fp8. The video's first chunk
+        computes the Scalings, and returns keys after norm and RoPE. Later chunks return `keys` unchanged."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = first_keys_and_scalings(keys, values, FP8_HEADROOM)

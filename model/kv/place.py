@@ -34,8 +34,8 @@ class KeyValuePlace(NamedTuple):
         return not self.int8 and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the indices of the blocks that keep their tensors on the device, evenly spaced among `layers`
-        blocks."""
+        """Return the indices of the blocks that keep their tensors on the device, evenly spaced among the model's
+        blocks. `layers` is the number of blocks."""
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
@@ -46,10 +46,10 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the shape (tokens, columns) and dtype of the tensors for a block's keys and values. In int8, each of the
-    two is followed by its scales, and the current chunk is left out.
+    """Return the shapes (tokens, columns) and dtypes of a block's stored keys and values. In int8, each is followed by
+    its scales, and the current chunk's tokens are not stored.
 
-    frames: the number of latent frames in the window, and in a chunk.
+    frames: (latent frames in the window, latent frames in a chunk).
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:

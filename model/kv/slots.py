@@ -35,8 +35,8 @@ class Slots(NamedTuple):
         return self._slot(frame, self.window)
 
     def ranges(self, frames: Iterable[int]) -> list[TokenRange]:
-        """Return the token ranges of the latent frames with the numbers `frames`. One range covers frames whose tokens
-        are adjacent both in storage and in the tensor that attention reads."""
+        """Return the token ranges of latent frames, given by number. Frames that are adjacent both in storage and in
+        the tensor that attention reads are merged into one range."""
         runs: list[tuple[int, int, int]] = []
         for frame in frames:
             stored = self._slot(frame, self.window - self.chunk)  # storage leaves out the current chunk

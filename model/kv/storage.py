@@ -34,8 +34,8 @@ class DeviceStorage:
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
-        """Write new keys and values of a block to the slice `tokens`. `rows` has one tensor for each tensor of `fetch`,
-        in order."""
+        """Write new keys and values of a block to the token slice `tokens`. `rows` has one tensor [new tokens, columns]
+        for each of the block's stored tensors, in order."""
         for tensor, row in zip(self._blocks[block], rows, strict=True):
             tensor[tokens] = row
 
@@ -53,8 +53,8 @@ class HostStorage:
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate memory for `stored` tokens of each block on the host. On the device, allocate buffers with the
-        shapes and dtypes `shapes` for the tensors that `fetch` returns."""
+        """Allocate host memory for `stored` tokens of each block, and device buffers for the tensors that `fetch`
+        returns. `shapes` has each buffer's shape and dtype."""
         self._device = device
         self._past: Sequence[TokenRange] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]

@@ -54,9 +54,9 @@ class SelfAttention(_Attention):
     ) -> None:
         """Add gate * attention(norm(x) * (1 + scale) + shift) to the residual stream x of each batch element.
 
-        rows: the residual streams, one for each batch element.
+        rows: the residual streams x [tokens, dim].
         modulation: shift, 1 + scale, and gate, [B, 3, dim].
-        reference: a tensor whose device and dtype are those of GEMMs and attention.
+        reference: any tensor with the device and dtype of GEMMs and attention.
         extend: a function that adds earlier frames' keys and values, or None.
         """
         norms = self._norms(rows[0].stream)
@@ -70,8 +70,9 @@ class SelfAttention(_Attention):
                 del y
 
     def extend_cache(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute keys and values from one batch element's residual stream `row`, and pass them to `extend`.
-        `modulation` [1, 3, dim] is shift, 1 + scale, and gate, which is not used."""
+        """Compute keys and values from one batch element's residual stream `row`, and pass them to the KV cache's
+        function `extend`. `modulation` [1, 3, dim] is (shift, 1 + scale, unused). `reference` has the device and dtype
+        of GEMMs."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -84,8 +85,8 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v [tokens, dim], the results of `layers` for the normed residual stream y: Operands if
-        `makes_operands` is True. Otherwise apply norm and RoPE to q and k, unless the KV cache does (BeforeRope)."""
+        """Yield q, k and v [tokens, dim], which `layers` compute from the normed residual stream y. If `makes_operands`
+        is True, yield fp8 Operands. Else apply norm and RoPE to q and k, or leave that to the KV cache (BeforeRope)."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
@@ -102,8 +103,8 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def makes_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Whether each of q, k and v is quantized to an fp8 Operand before the next is computed. True for 8-bit
-        attention of a single process without KV cache, torch.compile or patches, if the GPU supports it."""
+        """Whether each of q, k and v is quantized to an fp8 Operand before the next is computed, which saves memory.
+        Requires 8-bit attention on a supported GPU, without KV cache, other processes, torch.compile or patches."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._takes_8_bits(options) and accepts_fp8_qkv(device, self.head_dim)
 
@@ -114,8 +115,8 @@ class SelfAttention(_Attention):
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return the attention result [tokens, dim] for `projected`, which yields q, k and v. `extend` adds earlier
-        frames' keys and values. The result is in `dtype` for an fp8 Operand q, else in the dtype of q."""
+        """Return attention [tokens, dim] for q, k and v from `projected`. The KV cache's function `extend` adds earlier
+        frames' keys and values. The result has the dtype of q, or `dtype` if q is an fp8 Operand."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -136,15 +137,15 @@ class SelfAttention(_Attention):
 
 class CrossAttention(_Attention):
     """A cross-attention layer to the prompt. Training padded prompts to text_len tokens. A shorter prompt must end with
-    a padding token, which attention counts once more for each missing token."""
+    a padding token, whose softmax weight is multiplied to represent the missing tokens."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, reference: Tensor) -> Pair:
-        """Return the keys after their norm, and the values, of the embedded prompts `context` [B, tokens, dim]. Both
-        have the shape of `context`. The norm's weight moves to the device of `reference`."""
+        """Project the embedded prompts `context` [B, tokens, dim] to normed keys and to values. Both have the shape of
+        `context`. `reference` has the device to which the norm's weight is copied."""
         norm_k = norm_parameters(self.norm_k, reference)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
@@ -153,11 +154,11 @@ class CrossAttention(_Attention):
     def update_(
         self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, reference: Tensor, options: ForwardOptions
     ) -> None:
-        """Add attention(norm(x), prompts) to the residual stream x of each batch element.
+        """Add attention(norm(x), prompts) to the residual stream x [tokens, dim] of each batch element in `rows`.
 
         norm: the weight and bias of the norm before attention.
         keys_values: the result of `project`.
-        reference: a tensor whose device and dtype are those of GEMMs and attention.
+        reference: any tensor with the device and dtype of GEMMs and attention.
         """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(reference, self.q, self.o) as (to_q, to_out):

@@ -76,11 +76,11 @@ class Block(nn.Module):
         options: ForwardOptions,
         inplace: bool = False,
     ) -> Tensor:
-        """Return the residual stream x [B, tokens, dim] after this block. With `inplace` or `options["residuals"]`, x
-        is overwritten.
+        """Return the residual stream x [B, tokens, dim] after this block. x is overwritten if `inplace` is True or the
+        option `residuals` is set.
 
         e0: the time modulation [B, 6, dim] in the dtype of x.
-        context: the embedded prompts [B, tokens, dim], in the dtype for GEMMs and attention.
+        context: the embedded prompts [B, tokens, dim], whose dtype is also used for GEMMs and attention.
         """
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()
@@ -128,7 +128,8 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace each residual stream x by x * (1 + scale) + shift, with scale and shift from the camera."""
+        """Replace each residual stream x by x * (1 + scale) + shift, with scale and shift from the camera. `reference`
+        has the device and dtype of GEMMs."""
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
             for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):

@@ -38,7 +38,8 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight, which computes in its input's dtype.
 
-    arithmetic: the number format in which functions from `prepared` multiply; not in 8 bits if `changes` are set.
+    arithmetic: the number format of matrix products inside the context manager `prepared`. Layers with `changes` ignore
+    8-bit formats.
     own_format: with 8-bit `arithmetic`, whether NVFP4 and MXFP8 weights multiply in NVFP4 and MXFP8 instead.
     changes: LoRAs to add to the weight, as matrices or pairs of factors.
     """
@@ -168,13 +169,13 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
     """Return a function that applies `layer`, an ExactLayer, and then GELU. Return None for another class. Also return
-    None if `following` takes 8-bit inputs, because their quantization can apply GELU."""
+    None if the next layer, `following`, takes 8-bit inputs: their quantization can include GELU."""
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that concatenates the results of `layers`. Return None unless all have the same class and a
-    bias, and their tensors are adjacent in memory."""
+    """Return one layer that concatenates the results of `layers`. Return None unless the layers have the same class,
+    each has a bias, and their tensors are adjacent in memory."""
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None

@@ -53,8 +53,8 @@ class Residual:
             affine_(self.settle(), scale, shift)
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
-        """Apply the deferred operations, and return the layer norm of x. The result is in the 8-bit input dtype that
-        all `layers` share, else in `dtype`."""
+        """Apply the additions and scalings deferred to this norm, and return the layer norm of x. The result is in the
+        8-bit dtype that all `layers` take as input, or else in `dtype`."""
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
@@ -70,13 +70,13 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield a Residual for each of several consecutive parts of the tokens. A part has at most `limit` tokens,
-        rounded up to a multiple of 128."""
+        """Yield a Residual for each of several consecutive parts of the tokens. If `limit` is a multiple of 128, no
+        part has more tokens. Other limits are rounded up."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
         """Return the residual stream of a slice of the tokens: this object if the slice contains all tokens. Else apply
-        the deferred operations, and return a view that applies each later operation at once."""
+        the deferred operations, and return a view of x that never defers operations."""
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
         return Residual(self.settle()[tokens], "never")
@@ -88,15 +88,15 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return a Residual for each batch element of x [B, tokens, dim]. Additions to x may wait for the next norm, whose
-    kernel also adds: for all elements if `defer_all` is True, else only for the element processed last."""
+    """Return a Residual for each batch element of x [B, tokens, dim]. With `defer_all`, all elements defer additions to
+    the next norm. Otherwise only the element that a layer processes last does. During torch.compile none does."""
     deferral: Deferral = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else deferral) for row in x]
 
 
 def deferred_first(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield a tuple for each batch element: its residual stream, and its items of `given`. Streams with a deferred
-    addition come first, because applying it frees memory. Set each stream's `last` to whether it comes last."""
+    addition come first, because applying it frees memory. Also update each stream's attribute `last`."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

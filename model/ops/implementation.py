@@ -22,8 +22,8 @@ EAGER_TOKENS = 2048
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return consecutive slices that cover `length` items. All except the last have the same length: a multiple of 128,
-    and at most `limit` rounded up to such a multiple."""
+    """Return consecutive slices that cover `length` items. All slices have the same length, a multiple of 128; only the
+    last may be shorter. A slice exceeds `limit` only if `limit` is no multiple of 128."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -57,8 +57,8 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
 
 @lru_cache
 def our_kernel_or(name: str, run_plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return a function that runs our kernel `name`, or always `run_plain` after a failure. Without CUDA or Triton,
-    return `run_plain`."""
+    """Return a function that runs our kernel `name`. If the kernel fails on a GPU, `run_plain` replaces it there.
+    Without CUDA or Triton, return `run_plain`."""
     if device_type != "cuda" or not triton_loads():
         return run_plain
     return or_else(our_kernel(name), run_plain, name)
@@ -93,7 +93,7 @@ def _in_place_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: 
 def _scatter_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """Run `run_plain`, a scatter operation in plain torch, on slices of the tokens. Return the first output tensor.
 
-    outputs: the number of output tensors, which come first in `arguments`. The row indices [tokens] follow.
+    outputs: the number of output tensors. `arguments` are these tensors, the row indices [tokens], and inputs to slice.
     """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
@@ -102,7 +102,8 @@ def _scatter_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments
 
 
 _WHOLE = {"rms_silu", "modulated", "scatter_", "scatter_fp8_", "scatter_transposed_", "merge_", "merge_fp8_"}
-"""The operations whose tokens plain torch does not split: they make no large fp32 copies, or cannot be split."""
+"""The operations that plain torch runs on all tokens at once, not on slices. Here slices would save little memory, or
+are impossible."""
 _BY_PARTS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _layer_norm_by_parts,
     "scatter_rope_": partial(_scatter_by_parts, 1),
@@ -118,8 +119,8 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`, or `plain` on a GPU on which `fast` has failed. torch.OutOfMemoryError does
-    not count as a failure, and is raised."""
+    """Return a function that calls `fast`. If `fast` fails on a device, this call and all later ones there use `plain`,
+    and `name` is logged. torch.OutOfMemoryError is raised instead."""
     broken: set[torch.device | None] = set()
 
     def run(*arguments: Any) -> T:

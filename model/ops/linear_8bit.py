@@ -29,9 +29,9 @@ TRIED_ROWS = 4096
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the number format of a model's matrix products: "fp8", "int8", or "bf16", which stands for any unquantized
-    dtype. For 8 bits on a GPU, also select the fastest kernel for later products. Raise InputError if device or model
-    sizes do not allow `wanted`."""
+    """Return the number format of a model's matrix products: "fp8", "int8", or "bf16" for products without
+    quantization. Side effect for 8 bits on a GPU: selects the fastest kernel for later products. Raise InputError if
+    device or model sizes do not allow `wanted`."""
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -68,7 +68,7 @@ def _choose_products(
 
 
 def tried_size(config: ModelConfig) -> Size:
-    """Return the size of the matrix products that compare the 8-bit kernels for a model: TRIED_ROWS tokens times the
+    """Return the size of the matrix product on which a model's 8-bit kernels are compared: TRIED_ROWS tokens times the
     weight of the first feed-forward layer."""
     return Size(TRIED_ROWS, 0, config.dim, config.ffn_dim, config.head_dim)
 
@@ -168,8 +168,8 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Replace x by (x + y * gate) * (1 + scale) + shift. Return the layer norm of the new x, in the 8-bit input dtype
-    that all `layers` share, else in `dtype`.
+    """Replace x by (x + y * gate) * (1 + scale) + shift. Return layer_norm(x) * weight + bias for the new x, in the
+    8-bit dtype that all `layers` take as input, or else in `dtype`.
 
     added: y and gate; y of None skips the addition.
     affine: scale and shift, or None for both.
@@ -184,8 +184,8 @@ def as_input(x: Tensor, layer: Any) -> Rows:
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return activation(x) [tokens, dim] in the 8-bit input dtype of `layer`. Without one, return it in the dtype of x.
-    x may be overwritten. If `layer` itself applies GELU, return x unchanged."""
+    """Return activation(x) [tokens, dim] in the 8-bit input dtype of `layer`. If `layer` takes no 8-bit input, keep the
+    dtype of x. If `layer` applies the activation itself, return x. x may be overwritten."""
     if getattr(layer, "applies_gelu", False):
         return x
     eight_bit = input_dtype(layer)
@@ -195,15 +195,15 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. Without one, add to x, and
-    return x."""
+    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. If they share none, add to x in
+    place, and return x."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
 
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about 8-bit products on a device, or None for bf16. Raise InputError if the device or
-    the model's sizes do not allow `wanted`."""
+    """Return a note for the user on the kernel or speed of 8-bit matrix multiplication on a device, or None for bf16.
+    Raise InputError if the device or the model's sizes do not allow `wanted`."""
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":
         return None

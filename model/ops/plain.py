@@ -10,8 +10,8 @@ from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 MAX_QUERY_NORM, MAX_KEY_NORM = 128.0, 440.0
-"""The largest Euclidean lengths of a query and a key in 8 bits. The dot product then fits into fp16 in our Hopper
-kernel."""
+"""The maximum Euclidean norms of a query and a key after scaling to fp8. With these limits, the dot product fits into
+fp16 in our Hopper kernel."""
 
 
 class NormRope(NamedTuple):

@@ -51,8 +51,8 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(step: Tensor, block: Tensor) -> Tensor:
-    """Return step [B, 6, dim] + block [1, 6, dim]: shift, scale and gate of self-attention, then of the feed-forward.
-    Add 1 to both scales, which serve as norm weights."""
+    """Return step [B, 6, dim] + block [1, 6, dim], with 1 already added to both scales. The six rows are shift, scale
+    and gate of self-attention, then of the feed-forward."""
     return run("modulated", step, block)
 
 
@@ -65,11 +65,11 @@ def add_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> Rows:
-    """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift. Return the layer norm of the new x, times weight
-    plus bias ([dim] each), in `dtype`.
+    """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift. Return layer_norm(x) * weight + bias for the new
+    x, in `dtype`. weight and bias are [dim].
 
-    added: y [tokens, dim] and gate [dim]; y of None skips the addition, gate of None is 1.
-    affine: scale and shift [tokens, dim], or None for both.
+    added: (y [tokens, dim], gate [dim]); y of None skips the addition, gate of None is 1.
+    affine: (scale, shift), [tokens, dim] each, or None for both.
     """
     out = empty_rows(x, dtype)
     run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
@@ -135,9 +135,10 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Merge attention over parts of the keys, weighted by softmax(log_sums). Write merged * factor + shift to `out`, a
-    tensor or EightBit [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32.
+    """Merge fp8 attention over parts of the keys, weighted by softmax(log_sums). Write merged * factor + shift to `out`
+    [tokens, dim], a Tensor or EightBit, and return `out`.
 
+    shift, factor: fp32 [dim] and [1], which undo the fp8 scaling of the values.
     parts: attention over each of n parts of the keys, [n, tokens, heads, head_dim].
     log_sums: logarithms of the softmax denominators, fp32 [n, heads, tokens]; None for a single part.
     rest: attention over one more part and its log_sums, in tensors of their own; or ().
@@ -149,8 +150,8 @@ def merge_fp8_(
 def merge_(
     out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None = None, rest_log_sums: Tensor | None = None
 ) -> Tensor:
-    """Write attention over all keys to `out` [tokens, heads, head_dim], and return `out`. The parts are weighted by
-    softmax(log_sums).
+    """Merge attention results over parts of the keys into attention over all keys, weighted by softmax(log_sums). Write
+    the result to `out` [tokens, heads, head_dim], and return `out`.
 
     parts: attention over each of n parts of the keys, [n, tokens, heads, head_dim], contiguous.
     log_sums: logarithms of the softmax denominators, fp32 [n, heads, tokens].

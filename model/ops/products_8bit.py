@@ -90,8 +90,8 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: Eigh
 
 
 def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
-    """Register the 8-bit product `run` as a kernel for `work` that first quantizes its input. The entry in PREQUANTIZED
-    quantizes in advance, so that a timing covers only the product."""
+    """Register the 8-bit product `run` as the kernel `name` for `work`. The kernel first quantizes its input. Also add
+    an entry to PREQUANTIZED, for timing the product without the quantization."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
@@ -109,8 +109,8 @@ _register("fp8", "torch-one-scale", _fp8_then_scales)
 def _kitchen_product(
     x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype, gelu: bool = False
 ) -> Tensor:
-    """Return the int8 product by comfy-kitchen, which quantizes x. Raise RuntimeError if comfy-kitchen would use plain
-    torch."""
+    """Return the int8 matrix product of comfy-kitchen in `dtype`. `gelu` applies GELU to x first. Raise RuntimeError if
+    comfy-kitchen would use plain torch."""
     kitchen = import_module("comfy_kitchen")
     arguments: dict[str, Any] = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
     if isinstance(weight, Rotated):

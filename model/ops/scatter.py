@@ -46,9 +46,9 @@ def scatter_rope_(
     given: BeforeRope,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """Apply norm and RoPE to `given` (queries or keys), and write it to the rows `rows` (int64 [tokens]) of `out` [n,
-    dim]. Return `out`. With `scaling` (shift, factor), write (x - shift) * factor in float8_e4m3fn. `given` may
-    change."""
+    """Apply norm and RoPE to `given` (queries or keys), and write the result to `out` [n, dim] at the row indices
+    `rows` (int64 [tokens]). Return `out`. With `scaling` (shift, factor), write (x - shift) * factor in float8_e4m3fn.
+    `given` may be overwritten."""
     return pointwise.run("scatter_rope_", out, rows, given.x, given.norm_rope, *scaling)
 
 
@@ -69,9 +69,9 @@ def scatter_qkv_(
     """Apply norm and RoPE to queries and keys. Write keys and values to the rows `rows` of `out`. Return the queries.
 
     out: tensors [n, dim] for keys and for values; None skips the values.
-    given: queries, keys and values, which may be overwritten.
-    scalings: (shift, factor) of keys and of values: write (x - shift) * factor in float8_e4m3fn, and return the queries
-    as `rope_fp8` does. None: no quantization.
+    given: queries, keys and values [tokens, dim], which may be overwritten.
+    scalings: None, or (shift, factor) of keys and of values: write (x - shift) * factor in float8_e4m3fn. The queries
+    then are (fp8 values, scale, 1 / scale).
     """
     (q, *_), (k, *_), v = given
     made = None
