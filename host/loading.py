@@ -52,7 +52,8 @@ def load_experts(
 def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
-    """Return the causal model in a file or folder as a MODEL, and log its release and licence."""
+    """Load the causal model at `folder`, a folder or file, as a MODEL, and log its release and licence. `weight_dtype`:
+    "default" or in DTYPE_NAMES."""
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
         logging.info("%s", line)
@@ -99,7 +100,7 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes for the user about 8-bit formats. Raise InputError for formats that device or model cannot use."""
+    """Return notes for the user on 8-bit formats. Raise InputError if the device or the model cannot use a format."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 

@@ -93,7 +93,8 @@ def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the number of latent frames in a chunk, by default AS_TRAINED."""
+    """Return a combo input for the number of latent frames in a chunk. The default is AS_TRAINED. `more`: other
+    arguments of ComfyUI's Combo.Input."""
     return choice_input("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 

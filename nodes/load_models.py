@@ -222,7 +222,8 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _check(find: Callable[..., PerExpert[Path] | Path], arithmetic: str, attention: str, *names: str) -> None:
-    """Check the headers of the files at `find(*names)`, and that the device supports `arithmetic` and `attention`."""
+    """Raise LingBotError if a header of the files `find(*names)` is wrong, or the device does not support `arithmetic`
+    or `attention`."""
     paths = find(*names)
     version = fingerprint([paths] if isinstance(paths, Path) else paths)
     _check_headers(paths, version, arithmetic, attention)

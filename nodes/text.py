@@ -43,7 +43,8 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 
 
 def _check_files(text_encoder: str) -> None:
-    """Check the text encoder, and the tokenizer that "auto" selects. Other tokenizers are checked at run time."""
+    """Raise LingBotError if the text encoder, or the tokenizer that "auto" selects, cannot be used. Other tokenizers
+    are checked at run time."""
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 

@@ -68,7 +68,7 @@ UNREAD_KEYS = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""Known keys of a prompt's dict without effect on an expert, with descriptions. They are removed before sampling."""
+"""Keys of a CONDITIONING's dict that do not affect an expert, with descriptions. They are removed before sampling."""
 _LIMITS = {
     "area": "an area",
     "mask": "a mask",

@@ -39,8 +39,8 @@ def raise_node_error(error: Exception) -> None:
 
 
 def _nodes_of(file: Path) -> str:
-    """Return the names of the nodes upstream of the running node whose code is in `file`. If no node is found, return a
-    phrase such as "a node of NAME" with the name of the file or its module."""
+    """Return the names of nodes upstream of the running node that the module or node pack of `file` defines. If there
+    are none, return a phrase such as "a node of NAME"."""
     places = [number for number, part in enumerate(file.parts[:-1]) if part in OTHERS]
     if not places:
         return f"a node of {file.name}" if file.name else "a node on the model"

@@ -18,11 +18,11 @@ MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
 """ComfyUI's scheduler nodes for other models. They are recognized by class, because their sigmas look valid."""
 OTHER_MODELS = "FLUX", "Chroma"
-"""The options of the input `model_type` of ComfyUI's node OptimalStepsScheduler that are for models other than Wan."""
+"""Values of the input `model_type` of ComfyUI's OptimalStepsScheduler that select other models than Wan."""
 
 
 def check_rollout() -> None:
-    """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run."""
+    """Raise InputError or CameraError if inputs of the Rollout node that ComfyUI is validating do not fit together."""
     prompt, node = validating_prompt()
     inputs = prompt[node]["inputs"]
     if loader_of(prompt, inputs.get("model")) == LOAD_EXPERTS:
@@ -59,7 +59,8 @@ def _is_set(latent_frames: Any) -> bool:
 
 
 def _linked_frames(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the smaller length of the linked inputs `camera` and `frames`, or None if it is unknown before the run."""
+    """Return the smaller frame count of `camera` and `frames`, or that of the only linked one. Return None if neither
+    is linked, or one is still unknown."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -72,7 +73,7 @@ def _linked_frames(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
 
 
 def check_experts(*names: str) -> None:
-    """Raise InputError if one of these inputs of the node being validated has a causal model."""
+    """Raise InputError if a causal model is linked to one of the inputs `names` of the node being validated."""
     prompt, node = validating_prompt()
     for name in names:
         if loader_of(prompt, prompt[node]["inputs"].get(name)) == LOAD_CAUSAL:
@@ -80,8 +81,8 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps. ComfyUI does
-    not run this pack's checks at sampling time for a sampler without steps."""
+    """Raise InputError if a node of the prompt that ComfyUI is validating gives a sampler no steps to make. ComfyUI
+    would skip this pack's checks at sampling time for such a sampler."""
     prompt, _ = validating_prompt()
     values = PromptValues(prompt)
     for node, made in prompt.items():
@@ -126,7 +127,7 @@ def upstream_nodes(prompt: Prompt, node: str, types: Collection[str] | None = No
 
 
 def other_schedule_warnings() -> Iterator[str]:
-    """Yield a warning for each node upstream of the running node that makes the noise schedule of another model."""
+    """Yield a warning for each node upstream of the running node that makes a schedule for a different model."""
     with suppress(UnknownError):
         prompt, node = running_prompt()
         for each in upstream_nodes(prompt, node, ("SIGMAS",)):
@@ -140,7 +141,7 @@ def other_schedule_warnings() -> Iterator[str]:
 
 def time_tile_warnings(frames: int) -> list[str]:
     """Return a warning for each VAE Decode (Tiled) downstream of the running node that splits `frames` latent frames
-    into temporal tiles. Only nodes with ComfyUI's VAE count: this VAE begins a new video in each tile."""
+    into temporal tiles. Nodes without ComfyUI's VAE, which begins a new video in each tile, are skipped."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

@@ -20,8 +20,8 @@ TOLERANCE = 8
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:
-    """Yield a warning if Load Image feeds the running node's input `name`, and a browser shows other colours than
-    `image`, the loaded pixels."""
+    """Yield a warning if a browser would show other colours than `image`, the pixels that Load Image has read for the
+    running node's input `name`."""
     try:
         prompt, node = running_prompt()
         loader = prompt[prompt[node]["inputs"][name][0]]

@@ -45,7 +45,8 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, image_and_camera: Iterable[Tensor]) -> str:
-    """Return a warning if the noise level, start image or camera of a run does not fit the initial latent, else ""."""
+    """Return a warning if the first noise level, start image or camera of a run does not fit the initial latent, else
+    "". `image_and_camera`: their tensors."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         left, before = _noise_levels.get(_fingerprint(latent), (None, frozenset()))
@@ -96,8 +97,8 @@ def input_noise_warnings(name: str, latent: Tensor) -> Iterator[str]:
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return (level, name). The level is the sigma after the sampler's last step. The name is the sampler's if the
-    sampler omits the step to sigma 0, else ""."""
+    """Return (level, name). The level is the sigma after the sampler's last step. The name is "", except for a sampler
+    that omits the step to sigma 0, whose name is returned."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")

@@ -105,7 +105,8 @@ def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """Return a pose file's camera path from frame `start` on: at most `frames` poses, rounded down to 4n+1."""
+    """Return the path in the pose file `poses` from frame `start` on: at most `frames` poses, rounded down to 4n+1.
+    `lens`: the node's lens choice."""
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("", *folder.notes)
@@ -181,7 +182,7 @@ def show_warnings(path: CameraPath, frames: int) -> None:
 
 
 def add_camera(conditioning, embedding: torch.Tensor):
-    """Return the CONDITIONING with the camera embedding [1, C, f, h, w] in each prompt, in place of an earlier one."""
+    """Return the CONDITIONING with the camera embedding [1, C, f, h, w] in each prompt, replacing any earlier one."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
@@ -200,7 +201,8 @@ def preview_image(
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the Apply Camera node being validated gets a path that is known not to fit its latent."""
+    """Raise CameraError if the path does not fit the latent of the Apply Camera node that ComfyUI is validating. Do
+    nothing if either is unknown before the run."""
     try:
         prompt, node = validating_prompt()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

@@ -33,6 +33,7 @@ def export_images(
     """Export a video, an IMAGE [F, H, W, 3], and its camera path into a new folder. Raise InputError for an invalid
     `prefix`, DependencyError if a package is missing.
 
+    format: "nerfstudio", "colmap" or "ply".
     every: the interval between exported frames.
     points: whether 3D points are computed from the frames.
     prefix: the beginning of the folder's name, relative to ComfyUI's output folder.

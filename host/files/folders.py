@@ -34,12 +34,12 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 """The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The file names that end a causal model's entry "folder/file" in the model list: _ONE_FILE for a single weight file,
-and the glob SHARDS for several."""
+"""The ends of causal models' names in a node's model list: "folder/model.safetensors" for a single weight file,
+"folder/*.safetensors" for several."""
 
 
 def register() -> None:
-    """Register the model folder `lingbot_world`, and lists of GGUF models and text encoders."""
+    """Register the model folder `lingbot_world` with ComfyUI, and lists of GGUF files: models and text encoders."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
@@ -196,7 +196,7 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the readable folders in `models/lingbot_world`, without unfinished quantizations."""
+    """Yield the readable folders in `models/lingbot_world`, except those of unfinished quantizations."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if is_true_of(probe_folder, root) else []
         yield from (folder for folder in folders if is_true_of(probe_folder, folder) and not _unfinished(folder))
@@ -221,8 +221,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _names_in_packages(subfolder: str, file_pattern: str) -> Iterator[str]:
-    """Yield "package/name" entries from all packages (folders in models/lingbot_world). The entries are a package's
-    `subfolder`, if it contains a model, and its weight files that match `file_pattern`."""
+    """Yield "package/name" for each model in the packages, the folders in models/lingbot_world. A model is a package's
+    `subfolder`, or a weight file that matches `file_pattern`."""
     for package in _folders():
         if is_true_of(is_model_folder, package / subfolder):
             yield f"{package.name}/{subfolder}"

@@ -52,8 +52,8 @@ def pixels(image: Tensor) -> np.ndarray:
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """Return the video's size for a choice `size`. `width` and `height` count only for EXPLICIT, `image` only for a
-    choice in AREAS or FORMER_SIZES. Raise InputError for an unknown choice."""
+    """Return the video's size for a choice `size`. `width` and `height` are used only for EXPLICIT. `image` is used
+    only for a choice in AREAS or FORMER_SIZES. Raise InputError for an unknown choice."""
     check_size(size)
     if area := (AREAS | FORMER_SIZES).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)

@@ -17,13 +17,13 @@ from .image import pixels, to_image
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera path. Raise CameraError if the video cannot
-    be measured.
+    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera path. Return a drawing as an IMAGE, a
+    summary's lines, and the lines of a table of errors.
 
     every: the interval between keyframes in frames; 0 selects 8.
-    size: the drawing's (width, height) in pixels.
+    size: the (width, height) of the drawing in pixels.
 
-    Return a drawing as an IMAGE, a summary's lines, and the lines of a table of errors.
+    Raise CameraError if the video cannot be measured.
     """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_summary(measured), *measure.table(measured)]

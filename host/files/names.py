@@ -27,8 +27,8 @@ def split_path(name: str, label: str, folders: str = "model folders") -> list[st
 
 
 def new_parts(name: str, label: str) -> list[str]:
-    """Return the one or two folder names in the path `name` of a new model folder. Raise InputError, worded with
-    `label`, for a longer path or a name that is invalid on Windows, Linux or macOS."""
+    """Split `name`, a new model folder's path, into one or two folder names. Raise InputError for a longer path or a
+    name that is invalid on Windows, Linux or macOS. `label` is the path's description in errors."""
     parts = split_path(name, label)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

@@ -43,14 +43,16 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Return the state in a file. Raise InputError if the file is missing or forbidden, CheckpointError if damaged."""
+    """Return the state in a file. Raise InputError if the file is missing or outside ComfyUI's folders, CheckpointError
+    if it is damaged."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 
 
 def resolve(name: str) -> Path:
-    """Return a state file's path, which may not exist. Raise InputError if it leaves the input or output folder."""
+    """Return the path of the state file `name` in ComfyUI's input or output folder. The file may not exist. Raise
+    InputError if it is outside the folder."""
     name = str(name)
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*split_path(name.removesuffix(mark), "state", f"{root.name} folder"))

@@ -164,8 +164,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def restart_option_check(self) -> None:
-        """Start the check of transformer_options anew for a sampling run. The check warns of ineffective keys that
-        appear after the run's first step."""
+        """Forget the last sampling run's transformer_options and warning. The next run then warns anew of ineffective
+        keys that appear after its first step."""
         self.first_step_options, self.last_warning = None, ""
 
     def _check_options(self, options: dict) -> None:
@@ -176,8 +176,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """Return the official integer timesteps in the shape and dtype of `timestep` (1000 * sigma). If the solver has
-        set the step's timestep, return that one. Otherwise truncate `timestep`."""
+        """Return the model's integer timestep in the shape and dtype of `timestep`, which is 1000 * sigma. It is the
+        step's timestep set by the solver, or else `timestep` truncated."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)

@@ -31,8 +31,8 @@ SEVERAL = (
 
 
 def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's patches of a LoRA, with tensors and scales added that ComfyUI's loader ignores. The LoRA node
-    that ComfyUI is running names the file. If no single file is found and readable, return `patches` unchanged.
+    """Return ComfyUI's patches of a LoRA, with the tensors and scales added that ComfyUI's loader ignores. They are
+    read from the LoRA file that the running node loads. Without a single readable file, return `patches` unchanged.
 
     shapes: the shape of each model parameter, by official name.
     """
@@ -82,8 +82,8 @@ def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int,
 
 
 def _are_from(patches: Mapping[str, Any], file: Path) -> bool:
-    """Whether `patches` were loaded from `file`. Only the first LoRA patch is compared: the file must contain one of
-    the patch's two low-rank matrices."""
+    """Whether `patches` were loaded from `file`. Only the first LoRA patch is compared: one of its two low-rank
+    matrices must equal the file's tensor of the same key."""
     patch = next((each for each in patches.values() if isinstance(each, LoRAAdapter)), None)
     if patch is None:
         return False
@@ -175,14 +175,15 @@ MIXTURE = (
 
 
 class _WeightToMerge(list):
-    """A weight and its patches, for a merge into another MODEL. `causal`: whether they come from a causal model."""
+    """A parameter's list for a merge into another MODEL: the weight, then its patches. `causal`: whether they come from
+    a causal model."""
 
     causal = False
 
 
 def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
-    """Return a copy of `patches`, the lists of weight and patches that ComfyUI merges into another MODEL. Each list is
-    marked with `causal`: whether it comes from a causal model."""
+    """Return a copy of `patches`, a MODEL's weights and their patches for a merge into another MODEL. Each list gets
+    the attribute `causal`: whether the MODEL is a causal model."""
     found = {key: _WeightToMerge(each) for key, each in patches.items()}
     for each in found.values():
         each.causal = causal
@@ -190,6 +191,6 @@ def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
 
 
 def is_mixture(patches: dict, causal: bool) -> bool:
-    """Whether a model merge with `patches` would mix a causal model and an expert. `causal`: whether the MODEL that
-    receives the patches is causal. Patches without a MODEL's weights do not count."""
+    """Whether `patches` contain another MODEL's weights, and would mix a causal model and an expert. LoRA patches alone
+    do not. `causal`: whether the MODEL that receives the patches is causal."""
     return any(isinstance(each, _WeightToMerge) and each.causal != causal for each in patches.values())

@@ -76,8 +76,8 @@ def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 class Linear(comfy.ops.manual_cast.Linear):
     """A linear layer with an unquantized or a quantized weight.
 
-    arithmetic: the number format of the matrix product; a LoRA rules out 8 bits.
-    own_format: whether 8-bit mode multiplies NVFP4 and MXFP8 weights as they are stored.
+    arithmetic: the number format of the matrix product; 8-bit formats are ignored with a LoRA.
+    own_format: whether 8-bit arithmetic multiplies NVFP4 and MXFP8 weights as they are stored.
     file_parameters: the original parameters, views into the memory-mapped file.
     """
 
@@ -97,7 +97,8 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Decode the weight, and yield a function of inputs [..., in] with `reference`'s device and dtype."""
+        """Decode the weight, and yield the layer as a function of inputs [..., in], which must have `reference`'s
+        device and dtype."""
         if self.computes_in_8_bits:
             with weight_and_bias(self, reference, self._to_8_bits) as (weight, bias):
                 in_own_format = isinstance(weight, LayoutParameter)
@@ -149,8 +150,8 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Apply `fn` of `Module._apply` to a parameter. Return the view into the weight file instead if `fn` leads to
-        the file's device and dtype, or if `self.upload` will copy the parameter later."""
+        """Return a parameter moved by `fn`, a function for `Module._apply`. Return its view into the weight file
+        instead if the view has the target device and dtype, or `self.upload` will copy it later."""
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):

@@ -44,7 +44,7 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
     _last_sigma = math.inf
-    """The last sigma seen with hook keyframes. A higher sigma means that a new chunk begins."""
+    """The sigma of the latest step with hook keyframes. A higher sigma means that a new chunk begins."""
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
@@ -75,7 +75,8 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the device's free bytes. A causal model gets a large constant, without a slow query of CUDA."""
+        """Return the device's free bytes. For a causal model, return a constant that permits any batch, without a slow
+        query of CUDA."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
@@ -168,8 +169,8 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def hold_weights(self) -> Iterator[Hashable]:
-        """Keep all weights at their memory addresses inside this context. Yield a key that changes with the addresses,
-        or None if a weight is offloaded or patched."""
+        """Keep all weights at their memory addresses inside this context, and yield a key for the addresses. If a
+        weight is offloaded or patched, yield None: the addresses may change."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -205,8 +206,8 @@ class ExactPatches(_AnyPatcher):
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], patches: dict) -> None:
-        """Replace each layer's weight and bias functions of class `kind` by new functions for `patches`. A new function
-        runs before the layer's other functions."""
+        """Replace each layer's patch functions of class `kind` by new ones for `patches`, a dict by parameter name. A
+        new one runs before the layer's other patch functions."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -257,7 +258,7 @@ class _HookPatch(LowVramPatch):
 
 
 class ExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcher):
-    """The ModelPatcher of an expert or a causal model if ComfyUI's dynamic VRAM is off for the device."""
+    """A ModelPatcher of an expert or a causal model that loads weights without ComfyUI's dynamic VRAM."""
 
 
 class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic):
@@ -276,7 +277,8 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """Return DynamicExpertPatcher if ComfyUI's dynamic VRAM is enabled for the device, else ExpertPatcher."""
+    """Return DynamicExpertPatcher if ComfyUI's dynamic VRAM is enabled for the device and `disable_dynamic` is False,
+    else ExpertPatcher."""
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher

@@ -31,7 +31,7 @@ _STEP_OPTIONS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""The model_options that a rollout (a causal model's video) removes, each with a name for the user."""
+"""The model_options that change sampling steps, with names for the user. A causal model's video cannot use them."""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -98,7 +98,7 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
 def no_effect_warning(options: Mapping[str, Any], exempt: set[str], blocks: int) -> str:
     """Return a warning about patches and keys in a step's transformer_options that the model does not use, or "".
 
-    exempt: the keys of the run's first step, which another check covers.
+    exempt: the keys present at the run's first step, most of which cause no warning.
     blocks: the model's number of transformer blocks.
     """
     later = (options.keys() - exempt - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
@@ -149,7 +149,8 @@ def one_expert_warning(high, low) -> str:
 
 
 def additions(patcher, with_lazycache: bool = False) -> set[str]:
-    """Return the names of other nodes' changes to a MODEL. Shift and dtype are left out, and LazyCache by default."""
+    """Return the names of other nodes' changes to a MODEL, except shift and dtype. LazyCache is included only if
+    `with_lazycache`."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_STEP_OPTIONS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -168,10 +169,10 @@ def _wrappers(patcher) -> set[str]:
 
 
 def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
-    """Return (dict, kind, name) for each list of wrappers on a MODEL; the list is dict[name].
+    """Return (dict, kind, name) for each list of wrappers on a MODEL, which is `dict[name]`.
 
     kind: ComfyUI's wrapper type, such as "outer_sample".
-    name: the key under which a node added the wrappers; None without a key.
+    name: the dict key under which a node added the wrappers, which may be None.
     """
     places = (patcher.wrappers, patcher.model_options.get("transformer_options", {}).get("wrappers", {}))
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
@@ -185,8 +186,8 @@ def lineage(patcher) -> Iterator[tuple[str | None, Any]]:
 
 
 def maker_of(patcher, has: Callable[[Any], bool]) -> str:
-    """Return the name of the node that first made a MODEL for which `has(MODEL)` is true. The search covers `patcher`
-    and the MODELs that it was cloned from. If the node is unknown, return "a node on the model"."""
+    """Return the name of the node that made the earliest MODEL for which `has(MODEL)` is true, among `patcher` and the
+    MODELs it was cloned from. If the node is unknown, return "a node on the model"."""
     nodes = [node for node, each in lineage(patcher) if has(each)]
     return name_of(nodes[-1]) if nodes and nodes[-1] is not None else "a node on the model"
 
@@ -200,7 +201,8 @@ def useless_node_warnings(patcher) -> Iterator[str]:
 
 
 def swapped_lora_warnings(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL whose file name contains the other expert's role."""
+    """Yield a warning for each LoRA of an expert whose file name is for the other expert, such as "low_noise" on the
+    high-noise expert."""
     role = getattr(patcher.model, "role", None)
     for name in (name for node, _ in lineage(patcher) if role for name in loras_of(node)):
         own = role_of(Path(folder_paths.get_full_path("loras", name) or name))
@@ -231,8 +233,8 @@ def _is_unchanged(before, after) -> bool:
 
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions of other nodes that a rollout (a causal model's video) cannot use, and a
-    list of at most one note. If nothing is removed, the MODEL itself is returned, otherwise a clone."""
+    """Remove other nodes' changes to sampling steps, such as guidance, which a causal model's video cannot use. Return
+    a changed clone and one note for the user, or the MODEL itself and no note."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

@@ -15,7 +15,7 @@ _texts: dict[str, tuple[str, tuple[str, ...]]] = {}
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings and notes while this context is open, for nodes that are evaluated before a run."""
+    """Suppress warnings and notes while this context is open. It serves to evaluate nodes before ComfyUI runs them."""
     token = _quiet.set(True)
     try:
         yield
@@ -24,8 +24,8 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(*texts: str) -> None:
-    """Log warnings and show them on the running node. Any text, even "", removes the texts of earlier runs from the
-    node."""
+    """Log warnings and show them on the running node, where they replace the texts of earlier runs. "" only removes
+    those texts."""
     for text in texts:
         _show(text, logging.WARNING)
 

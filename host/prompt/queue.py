@@ -48,7 +48,7 @@ def register(server) -> None:
 
 
 def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
-    """Set the seed of each Camera Preset node whose shake is 0 to 0, in place. Such a node does not use its seed, so a
+    """Set `seed` to 0, in place, in each Camera Preset node without shake. Such a node does not use its seed, so a
     changed seed must not invalidate ComfyUI's cache."""
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
@@ -122,7 +122,8 @@ class UnknownError(Exception):
 
 
 class PromptValues:
-    """An evaluator of a prompt's inputs before the run. Warnings are dropped; each node is evaluated at most once."""
+    """An evaluator of node inputs in a workflow (ComfyUI's prompt) before the run. Warnings are dropped; each node is
+    evaluated at most once."""
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt

@@ -70,7 +70,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the distinct shifts that nodes such as ModelSamplingSD3 have set, without the model's default."""
+        """Return the distinct shifts that nodes such as ModelSamplingSD3 have set, except the model's default."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
@@ -112,8 +112,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
 
 class _SwitchingSampler(comfy.samplers.Sampler):
-    """A sampler that runs `sampler` inside a nested sampling run of the low-noise expert, so that both experts are
-    prepared. A `_Switch` then selects each step's expert."""
+    """A sampler for the high-noise expert's run. It starts a nested run of the low-noise expert, in which `sampler`
+    makes all steps. A `_Switch` selects each step's expert."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at

@@ -51,8 +51,8 @@ class WalkOutputs(NamedTuple):
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return a walk's first CONDITIONING and text. The first present source is used: `positive`, with text "", then
-    `prompt`, then `state`. Raise InputError without one."""
+    """Return a walk's first CONDITIONING and text. The first present source is used: `positive` (its text is ""),
+    `prompt` encoded by `clip`, or `state`. Raise InputError if there is none."""
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
         show_warning(f"The node's prompt has no effect: {instead}.")
@@ -166,8 +166,8 @@ def _open_session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath
 
 
 def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
-    """Run a walk's session to its end, and return its outputs. When a file cannot be written, the reason is appended to
-    `lost`, even while the session is closed after the return."""
+    """Run a walk's session to its end, and return its outputs. The reason for each file that could not be written is
+    appended to `lost`, until the caller has closed the session."""
     callbacks = _WalkCallbacks(run, session, view, lost)
     session.run(callbacks.deliver, callbacks.tell, view.poll_client)
     album, store = callbacks.album, session.walk.store

@@ -31,7 +31,7 @@ from .live_route import views
 WALKS_EVENT = "lingbot_world.walks"
 """The type of the message that reports the number of running walks (steered videos) to every page."""
 START_EVENT = "lingbot_world.start"
-"""The type of the message that sends a reference to a walk's start image to the page that queued the prompt."""
+"""The type of a message to the browser page that queued the prompt, about the walk's start image."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -87,8 +87,8 @@ class LiveView:
         )
 
     def wait_for_client(self, alone: bool) -> bool:
-        """Wait for a client. Return True once a client has connected, or False after the time limit. If the walk can
-        run without a client (`alone`) and the page is closed, the limit is 0."""
+        """Wait for a client. Return True once one has connected, or False after the time limit. `alone`: whether the
+        walk can run without a client; then do not wait if ComfyUI's page is closed."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:

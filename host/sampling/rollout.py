@@ -77,8 +77,8 @@ def prepare_rollout(
     state: WorldState | None = None,
     latent: dict | None = None,
 ) -> NodeRollout:
-    """Check the inputs of a rollout (a causal model's video) before anything is loaded. Raise InputError or CameraError
-    for invalid inputs.
+    """Check the inputs of a rollout (a causal model's video), and return them with the plan, before anything is loaded.
+    Raise InputError or CameraError for invalid inputs.
 
     prompts: the positive and, for a model with guidance, the negative CONDITIONING.
     image: the start image, an IMAGE.

@@ -259,7 +259,7 @@ class LingBotWorldSampler(io.ComfyNode):
 
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
-    """Return the sigmas [steps + 1] and timesteps [steps] at the end of a schedule of int(steps / denoise) steps."""
+    """Return sigmas [steps + 1] and timesteps [steps]: the last `steps` steps of int(steps / denoise) steps."""
     from ...sampling import flow_sigmas, flow_timesteps
 
     if not 0 < denoise <= 1:
