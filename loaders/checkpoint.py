@@ -106,7 +106,7 @@ class Checkpoint:
         return dataclasses.replace(self, tensors=tensors)
 
     def with_release(self, release: str) -> "Checkpoint":
-        """Return a copy that runs as a causal model of `release`. Raise InputError for a key that is not in
+        """Return a copy that runs as a causal model of `release`. Raise InputError if `release` is not a key of
         RELEASES."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=find_release(release), chosen=True)
@@ -187,7 +187,7 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """Return a function that converts a file's key to the official name."""
+    """Detect the naming scheme of a file's tensor names `keys`. Return a converter to official names."""
     known = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
     prefix = known or shared_prefix(keys, (_PATCH,))
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):

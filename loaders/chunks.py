@@ -35,7 +35,7 @@ def layer_of(name: str) -> str:
 class BufferRange(NamedTuple):
     """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy.
 
-    rounded: (file dtype, buffer dtype) of a rounding copy; None for an unchanged copy.
+    rounded: the dtypes in the file and in the buffer if the copy rounds; None if the bytes stay unchanged.
     """
 
     buffer: Tensor
@@ -56,8 +56,8 @@ class BufferRange(NamedTuple):
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy file bytes from byte `start` of `staged` (uint8, host memory) into this range of the device buffer. If
-        `rounded` is set, convert the values to the buffer's dtype."""
+        """Fill this range of a device buffer from `staged` (uint8, host memory), beginning at byte `start` of `staged`.
+        Convert the values if the dtypes of file and buffer differ."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -162,8 +162,8 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def piece_chunks(chunks: Iterable[FileChunk], first: int, piece: Tensor) -> Iterator[FileChunk]:
-    """Reduce chunks that fill a whole device buffer to the bytes that fill one piece of it. `piece` is separate uint8
-    memory for the piece, which begins at the buffer's byte `first`."""
+    """Limit `chunks`, which fill a whole device buffer, to the bytes of one piece of that buffer. The piece begins at
+    the buffer's byte `first`. Its bytes are copied to `piece`, a separate uint8 tensor."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

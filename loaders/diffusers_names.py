@@ -60,7 +60,7 @@ def _translate(name: str, *, from_diffusers: bool) -> str:
 
 
 def official_config(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with the official keys added to diffusers' keys."""
+    """Return `stated`, the content of diffusers' config.json, with Wan's keys added, such as `dim` and `num_heads`."""
     heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
     sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}
     return stated | {ours: stated[theirs] for theirs, ours in _CONFIG.items() if theirs in stated} | sizes

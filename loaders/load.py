@@ -94,8 +94,8 @@ def load_expert(
 
 
 def check_first_forward(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Add a hook to the first forward. If the result and a weight contain NaN or infinity, the hook raises
-    CheckpointError; with finite weights it raises nothing."""
+    """Add a hook that checks the result of the first forward. If the result is not finite, the hook raises
+    CheckpointError if a weight contains NaN or infinity."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         if torch.compiler.is_compiling():
@@ -150,9 +150,9 @@ def state_tensors(
 ) -> dict[str, Tensor]:
     """Return frozen parameters on `device`, by official name: those in `names` (None: all).
 
-    copy: whether CPU parameters are copies; otherwise those already in `dtype` are views of the file.
+    copy: True copies CPU parameters. False returns views of the file where it has `dtype`.
     buffer_key: parameters with the same `buffer_key(name)` share a device buffer.
-    quantized: whether quantized matrices become QuantizedTensors, otherwise DecodedParameters.
+    quantized: True returns quantized matrices as QuantizedTensors, False as DecodedParameters.
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}

@@ -28,7 +28,7 @@ class LoraChange(NamedTuple):
     down: TensorEntry | None
 
     def apply_to(self, weight: Tensor) -> Tensor:
-        """Return a new tensor: `weight` (float32) plus the change, on the weight's device."""
+        """Return the sum of `weight`, which must be float32, and the change, as a new tensor on the weight's device."""
         up = self.up.view().to(weight.device, torch.float32).flatten(1 if self.down else 0)
         if self.down is None:
             return weight + self.scale * up.view(weight.shape)
@@ -40,8 +40,8 @@ class LoraChange(NamedTuple):
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
     def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return `scale` * `up` [out, rank] and `down` [rank, in], or `scale` * `up` [out, in] and None, in `dtype` on
-        `device`. Raise CheckpointError for NaN and infinity."""
+        """Return `scale` * `up` [out, rank] and `down` [rank, in], in `dtype` on `device`. If `down` is None, return
+        `scale` * `up` [out, in] and None. Raise CheckpointError for NaN and infinity."""
         self.check()
         up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
         return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)

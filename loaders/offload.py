@@ -115,7 +115,8 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Start to gather a block, and return the operation. On a GPU its `wait` makes the stream wait."""
+        """Start gathering a block's pieces from all processes, and return the operation. On a GPU, its `wait` blocks
+        the current stream, not the CPU."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last
@@ -128,8 +129,8 @@ class SharedBlocks:
 
 
 class BlockStreamer:
-    """A copier of streamed blocks to the device, shortly before each block runs. Weights come from the file, or with
-    `group` from its processes, which each hold a piece.
+    """A copier of streamed blocks to the device, shortly before each block runs. Weights come from the file. With
+    `group`, each process holds a piece of every block, and the pieces are gathered.
 
     parameters: views of shared buffers by weight name, valid only while the weight's block runs.
     """
@@ -178,7 +179,8 @@ class BlockStreamer:
             self._fill(index)
 
     def _before(self, index: int, *_: Any) -> None:
-        """Wait for a block's weights, and copy them first if an interrupted forward left others in the buffer."""
+        """Wait for the weights of block `index`. If an interrupted forward left another block in the shared buffer,
+        copy the weights first."""
         block, arrival = self._in_slot[index % self._slots]
         arrival.wait()
         if block != index:

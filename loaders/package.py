@@ -112,7 +112,8 @@ def _find_assets(folder: Path) -> dict[str, Path]:
 
 
 def _find_near(model: Path, part: str) -> Path | None:
-    """Return the path of a part in the causal model's parent folder or in a subfolder of the parent, else None."""
+    """Return the path of `part`, such as "vae", in the parent folder of `model` or in the parent's subfolders, else
+    None."""
     parent = model.absolute().parent
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):

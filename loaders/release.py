@@ -11,7 +11,7 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""Values of `_class_name` in Wan's config.json: WanModelFast for few-step causal models, WanModelCausal for
+"""Values of `_class_name` in Wan's config.json: CAUSAL_CLASS for few-step causal models, GUIDED_CLASS for
 causal-pretrain, which uses classifier-free guidance."""
 SMALL = 30, 1536
 """The number of layers and the width of LingBot-World 2.0's 1.3B model."""
@@ -32,8 +32,8 @@ _HUB = "models--"
 """The prefix of a repository's folder in Hugging Face's cache."""
 _WORD = re.compile(r"[\w./-]+")
 _NODE_INPUTS = "high_noise", "low_noise"
-"""Input names of this project's nodes. A file's header may contain them in a saved workflow, so a search for experts'
-names in headers ignores them."""
+"""Input names of this project's nodes. A workflow saved in a weight file's header contains them, and they are not
+experts' names. A search for experts' names ignores them."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
@@ -67,8 +67,8 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that a file's name states, or else the one that its folder's name states. Return None if
-    neither states an expert. `others` may include the other expert's file."""
+    """Return the expert that a file's name states, else its folder's name, else None. A bare "high" or "low" counts
+    only if its counterpart is on disk or in `others`."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 
@@ -83,8 +83,8 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether file or folder names show a causal model. The first name with a causal release or an expert
-    decides. Without either, return False."""
+    """Return whether file or folder names show a causal model. The first name that states a causal release or an expert
+    decides: an expert means False. Without either, return False."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
@@ -101,8 +101,9 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return a causal model's release, or None for a base model's expert. `names` are from `names_of`, `class_name` is
-    `_class_name` in config.json or "". Raise CheckpointError if the names contradict the sizes or camera layers."""
+    """Return a causal model's release, or None for a base model's expert. `names` are the file, folder and repository
+    names from `names_of`, `class_name` is `_class_name` in config.json or "". Raise CheckpointError if the names
+    contradict the sizes or camera layers."""
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:
@@ -124,8 +125,8 @@ def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig)
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message that the release is assumed, if neither a causal model's file and folder names nor the sizes in
-    `config` show it. Otherwise return None."""
+    """Return a message that a causal model's release is assumed. Return None if the file and folder names `names` or
+    the sizes in `config` show the release."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (
@@ -155,8 +156,8 @@ def find_release(name: str) -> Release:
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Detect a base model's release in its file and folder names. Return the release's name and licence, and a message
-    if its settings are unpublished, or else None."""
+    """Return the name and licence of the base model's release that file and folder names show, by default
+    LingBot-World. The third item is a message if the release's settings are unpublished, else None."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

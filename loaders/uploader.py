@@ -62,7 +62,7 @@ class Uploader(AbstractContextManager["Uploader"]):
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
         """Start to copy chunks to the device. On CUDA, copies wait for the kernels already queued on the current
-        stream. `total` is the number of bytes passed on to progress callbacks."""
+        stream. `total` is the total number of bytes that progress callbacks report."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._copy_chunks, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
@@ -154,7 +154,8 @@ class ChunkReader:
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Copy a chunk. Return None, or on CUDA an event for the copy's end. Raise CheckpointError if reading fails."""
+        """Copy a chunk from its file to its device buffers. On CUDA, return an event that marks the copy's end, else
+        None. Raise CheckpointError if reading fails."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)

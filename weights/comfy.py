@@ -32,7 +32,7 @@ _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
 _MARK = "scaled_fp8"
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 LARGEST_SCALE = 20
-"""A weight with a larger scale is refused, because the file seems to have 1 / scale."""
+"""The maximum scale of a weight. A larger scale is refused, because the file probably stores reciprocal scales."""
 
 
 def scale_owner(key: str) -> str | None:
@@ -42,7 +42,8 @@ def scale_owner(key: str) -> str | None:
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return a file's format descriptions by layer name, without `.weight`. Raise CheckpointError for invalid JSON."""
+    """Return a file's format descriptions by layer name (the weight's name without `.weight`). Raise CheckpointError
+    for invalid JSON."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
@@ -68,9 +69,9 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return two dicts: the weights in ComfyUI's quantized formats, and the file's tensor entries without those that
-    decoding ignores, such as `input_scale`. `stated` has the format descriptions by weight name. Raise CheckpointError
-    for an unreadable weight."""
+    """Return two dicts: the weights in ComfyUI's quantized formats, and the tensor entries. The entries include the
+    weights' values and scales, but no tensors that decoding ignores, such as `input_scale`. `stated` has the format
+    descriptions by weight name. Raise CheckpointError for an unreadable weight."""
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
     for key, entry in entries.items():

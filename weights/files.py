@@ -38,7 +38,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
     """Return the prefix, such as `module.`, that precedes one of `known_names` in `keys`. Return "" if there is none,
-    or if a key that contains a dot begins differently."""
+    or if not all keys with a dot begin with the prefix."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(name) for name in known_names for key in dotted if key.endswith(f".{name}")]
     prefix = min(found, key=len, default="")
@@ -46,8 +46,8 @@ def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
 
 
 def drop_other_parts(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Return the entries of the models that `prefixes` name in a ComfyUI checkpoint, without those of its other models.
-    Return all entries if no name begins with one of `prefixes`."""
+    """Return a ComfyUI checkpoint's entries except those of models whose prefixes are not in `prefixes`. Names keep
+    their prefixes. Return all entries if no name begins with one of `prefixes`."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries
@@ -55,7 +55,8 @@ def drop_other_parts(entries: dict[str, TensorEntry], prefixes: tuple[str, ...])
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """Return the files that `read_tensors` reads. Raise CheckpointError if one is missing or a folder is ambiguous."""
+    """Return a model's weight files. In a folder, files with `hint` in their names are preferred. Raise CheckpointError
+    for a missing file or ambiguous folder."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")

@@ -20,7 +20,7 @@ from .scaled import FLOAT8, LayoutWeight, ScaledWeight
 from .tensors import TensorEntry, are_equal
 
 UNSCALED = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
-"""The dtypes in which a weight is readable without a scale."""
+"""The dtypes of weights that may lack a scale. A float8 weight without a scale has scale 1."""
 
 _FOUR_BIT_PART = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$")
 _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -79,7 +79,8 @@ class FourBitWeight:
 
     def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
         """Return a QuantizedTensor that decodes to `dtype`, or a FourBitParameter if `dtype` is None. `tensors` are the
-        file's loaded tensors by name, and the offset of quantized scales as `NAME.nested_offset`."""
+        file's loaded tensors by name. For double-quantized scales they include the offset as `NAME.nested_offset`; NAME
+        is the weight's name."""
         scales = self._scales(tensors)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
@@ -103,9 +104,9 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return a file's tensor entries, including the parts of quantized weights, and its quantized weights. Both are by
-    the names from `name_of`. Tensors without a name are dropped. Raise CheckpointError for unreadable or contradictory
-    weights."""
+    """Return two dicts by the names from `name_of`: a file's tensor entries, including the parts of quantized weights,
+    and the quantized weights. Tensors for which `name_of` returns None are dropped. Raise CheckpointError for
+    unreadable or contradictory weights."""
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
         if (name := name_of(key)) is not None:
@@ -167,7 +168,7 @@ def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str,
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of quantized weights, such as "nf4" or "Q4_K+Q6_K", or None without weights."""
+    """Return the formats of quantized weights, such as "nf4" or "Q4_K+Q6_K", or None if `quantized` is empty."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 

@@ -45,8 +45,8 @@ class ScaledWeight:
         return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
 
     def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
-        """Return a frozen parameter: a QuantizedTensor that decodes to `dtype`, or a ScaledParameter, which decodes to
-        any dtype, if `dtype` is None. `tensors` are the file's loaded tensors by name."""
+        """Return a frozen QuantizedTensor that decodes to `dtype`. If `dtype` is None, return a ScaledParameter, which
+        decodes to any dtype. `tensors` are the file's loaded tensors by name."""
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -111,8 +111,8 @@ class LayoutWeight:
         return parameter.decode(torch.float32)
 
     def parameter(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> torch.nn.Parameter:
-        """Return a frozen parameter: a QuantizedTensor that decodes to `dtype`, or a LayoutParameter, which decodes to
-        any dtype, if `dtype` is None. `tensors` are the file's loaded tensors by name."""
+        """Return a frozen QuantizedTensor that decodes to `dtype`. If `dtype` is None, return a LayoutParameter, which
+        decodes to any dtype. `tensors` are the file's loaded tensors by name."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:

@@ -125,7 +125,7 @@ class TensorEntry:
     """A tensor in a file.
 
     dtype, shape: as read; for a GGUF block format, those of the raw bytes.
-    source: the file with the tensor at byte `offset`, or a torch.save file's mapped tensor.
+    source: the file that has the tensor's bytes at `offset`; for a torch.save file, the memory-mapped tensor.
     stored: the dtype in the file if reading rounds to `dtype`, else None.
     block_format: the block format in a GGUF file; None for plain values.
     """

@@ -51,8 +51,8 @@ class Part(NamedTuple):
 
 
 class LayerNames:
-    """A mapping from the layer names in LoRA files, official or diffusers' with dots or underscores, to the model's
-    official layer names."""
+    """A mapping from layer names in LoRA files to the model's official layer names. A file's names may be official or
+    diffusers', with dots or underscores."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}

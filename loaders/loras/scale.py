@@ -14,7 +14,7 @@ from ...weights.files import WEIGHT_SUFFIXES, read_json
 SIDE_FILE = "adapter_config.json"
 OTHER_SIDES = "config.json", "lora_config.json"
 PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
-"""The keys that may hold a JSON object with PEFT's fields."""
+"""The metadata keys of LoRA files that may hold a JSON object with PEFT's fields."""
 ALPHA, RANK, SCALE, BY_ROOT = "lora_alpha", "r", "scale", "use_rslora"
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
@@ -30,8 +30,8 @@ _PEFT_FIELDS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""A map from the last part of another tool's key to the field of the same meaning. For example, `alpha` in
-`ss_network_alpha` means PEFT's `lora_alpha`."""
+"""A map from the last word of a LoRA tool's metadata key to PEFT's field of the same meaning. For example, `alpha` in
+`ss_network_alpha` means `lora_alpha`."""
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
@@ -50,8 +50,8 @@ class StatedScale(NamedTuple):
     """What a LoRA file states about its scale. With an alpha, the scale is alpha / rank, or alpha / sqrt(rank) if
     `by_root`. Without alpha, the scale is `scale`.
 
-    where: the file's name in errors.
-    alphas, ranks: values that replace `alpha` and `rank` for some layers, by a regular expression of the layer's name.
+    where: the file's name, for error messages.
+    alphas, ranks: values that replace `alpha` and `rank` for some layers, keyed by a regular expression for layers.
     """
 
     where: str
