@@ -19,11 +19,11 @@ FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 _ROWS = 1024
 """The number of rows quantized to nvfp4 at a time: a multiple of 128, the rows in a tile of block scales."""
 _LARGEST = 448 * 6
-"""The largest value of nvfp4 before the matrix's scale: the largest block scale times the largest 4-bit value."""
+"""The largest nvfp4 value without the per-tensor scale: the largest block scale times the largest 4-bit value."""
 
 
 class Encoded(NamedTuple):
-    """A quantized matrix.
+    """A quantized matrix, with its quantized values in `values`.
 
     scales: the tensors of scales, by the suffix appended to the matrix's name.
     squared_error: the sum of the squared differences to the original values.

@@ -22,7 +22,7 @@ WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
 _SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
 _SPARE = 64 << 20
-"""The bytes of the disk to leave free for journals and small files."""
+"""Disk space, in bytes, to leave free for journals and small files."""
 
 
 @dataclass(frozen=True)

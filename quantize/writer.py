@@ -131,7 +131,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return a file's size in bytes, possibly a few KB too large. Parameters not in `quantized` are in bf16."""
+    """Predict a file's size in bytes, possibly a few KB too large. Parameters not in `quantized` are in bf16."""
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     header = _header(layout, comfy.metadata(quantized, quant_type))
     return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())

@@ -42,8 +42,8 @@ class WorldEvent:
 
 
 def read_events(source: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
-    """Return the events in a JSON file, a mapping from names to sentences, or a list. An item is a WorldEvent or an
-    object with at least `text`. Raise InputError for invalid or contradictory events."""
+    """Return the events in a JSON file, a mapping from names to sentences, or a list. List items are WorldEvents or
+    objects with at least `text`. None means no events. Raise InputError for invalid or contradictory events."""
     where = str(source) if isinstance(source, (str, Path)) else "`events`"
     if isinstance(source, (str, Path)):
         source = _parse(str(source), text_of(Path(source)))
@@ -72,7 +72,7 @@ class Events:
     """The events of a walk (a steered live video), and which are active. Any thread may call the methods."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Split the full prompt `prompt` into the base prompt and the active events, as `set_full_prompt` does."""
+        """Split the full prompt `prompt` into the base prompt and the active `events`, whose sentences end it."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.set_full_prompt(prompt)
@@ -91,8 +91,9 @@ class Events:
         return text
 
     def set_full_prompt(self, prompt: str, *, keep_started: bool = False) -> None:
-        """Split a full prompt into the base prompt and the active events, whose sentences end the prompt. Unless
-        `keep_started`, timed events that have begun and are inactive in `prompt` begin again at the next `advance`."""
+        """Split a full prompt into the base prompt and the active events, whose sentences end the prompt. The next
+        `advance` starts each due event that the prompt lacks. With `keep_started`, it starts only events that have not
+        started."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -124,8 +125,8 @@ class Events:
             return self.prompt
 
     def advance(self, seconds: float) -> str | None:
-        """Switch events whose start or end is due at `seconds`. Return the new full prompt, or None without a
-        change."""
+        """Activate events that began, and deactivate those that ended, up to the video's time `seconds`. Return the new
+        full prompt, or None if neither happened."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.is_due(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -140,8 +141,8 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Raise InputError if no event has a start, or if a timed event is not active at the start of any of the video's
-    `chunks` chunks. A chunk lasts `seconds`."""
+    """Raise InputError if no event is timed, that is, has a start, or if a timed event is inactive at the start of
+    every chunk. The video has `chunks` chunks of `seconds` seconds."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -171,8 +172,8 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def changes_by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Convert changes (second, part), in order, to changes (chunk index, part). A chunk lasts `seconds`, and uses the
-    latest part at its start."""
+    """Convert changes (second, part), in order of time, to changes (chunk index, part), without unchanged chunks. Each
+    of `chunks` chunks lasts `seconds` and uses the latest part at its start."""
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 

@@ -55,7 +55,8 @@ def truncation_warning(count: int, text: str) -> str:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer. Raise TextError if `path` has none, DependencyError without tokenizers or sentencepiece."""
+    """Load a tokenizer. Raise TextError if `path` has none that is readable, DependencyError if its library (tokenizers
+    or sentencepiece) is missing."""
     file = find_tokenizer(path)
     try:
         if file.suffix == ".json":

@@ -48,8 +48,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 def encoder_block(
     prompts: Sequence[Tensor], block: Mapping[str, Tensor], buckets: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    """Return each prompt's residual stream, float32 [len, dim], after one block. `buckets` are results of `bucket_of`,
-    int64 [len, len]; `dtype` is that of matrix products."""
+    """Apply one encoder block to each prompt's residual stream in `prompts`, and return the streams, float32 [len,
+    dim]. `buckets` are results of `bucket_of`, int64 [len, len]. Matrix products run in `dtype`."""
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
     bias = _float(block["pos_embedding.embedding.weight"])

@@ -109,8 +109,8 @@ class UMT5Config:
 class UMT5Weights:
     """A umt5 encoder on disk.
 
-    tensors: the tensor entries by Wan's name.
-    quantized: the quantized weights by name; each has several tensors.
+    tensors: the tensor entries by Wan's parameter name.
+    quantized: the quantized weights by Wan's parameter name; each has several tensors.
     unread: tensors in the file that do not belong to the encoder.
     """
 
@@ -145,7 +145,7 @@ class UMT5Weights:
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Return a block's weights by name, without `blocks.N.`. Quantized weights become DecodedParameters."""
+        """Convert a block's `tensors` to weights named without `blocks.N.`. Quantized ones become DecodedParameters."""
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
@@ -159,7 +159,7 @@ class UMT5Weights:
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
-    """Open a umt5 encoder with names of Wan, Hugging Face or llama.cpp, reading only headers and scales. Raise
+    """Open a umt5 encoder with tensor names of Wan, Hugging Face or llama.cpp. Only headers and scales are read. Raise
     CheckpointError for damaged files, TextError for another model."""
     named = read_tensors(path, hint="t5")
     name = Path(path).name
@@ -189,7 +189,7 @@ def wan_key(name: str) -> str | None:
 
 
 def huggingface_key(name: str) -> str:
-    """Return Hugging Face's name of an encoder tensor that `wan_key` knows. Names of other tensors stay unchanged."""
+    """Convert a tensor's name in any known scheme, such as Wan's, to Hugging Face's. Unknown names stay unchanged."""
     key = wan_key(name)
     if key is None:
         return name

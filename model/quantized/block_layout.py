@@ -21,7 +21,7 @@ class BlockParams(BaseLayoutParams):
 
     kind: the format's name in `ggml.BLOCKS`.
     transposed: whether the tensor is the transpose of the stored weight.
-    orig_shape: the shape of the tensor; if `transposed`, the stored weight has the reverse shape.
+    orig_shape: despite its name, the shape of this tensor; the stored weight's shape is the reverse if `transposed`.
     """
 
     kind: str = "Q4_0"

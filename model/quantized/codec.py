@@ -120,8 +120,7 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _part_size(blocksize: int, at_a_time: int) -> int:
-    """Return how many 4-bit values to process at a time: the smallest multiple of `at_a_time` that fills pairs of
-    blocks, and so whole bytes."""
+    """Return how many 4-bit values to process at a time: a multiple of two blocks, so that each part is whole bytes."""
     return math.lcm(at_a_time, 2 * blocksize)
 
 
@@ -202,8 +201,8 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, on_grid: bool = False) -> Tensor:
-    """Return the index, uint8, of the value in `code` nearest to each value of `flat` / its block's scale. `on_grid`
-    first rounds the quotients as bitsandbytes does on a CPU."""
+    """Divide `flat` by the scales of its blocks of `blocksize` values. Return the uint8 index of the nearest value in
+    `code` for each quotient. `on_grid` first rounds quotients as bitsandbytes does on a CPU."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if on_grid:  # as in bitsandbytes on a CPU
         scaled = ((scaled + 1) * 0.5 * 65535 + 0.5).floor_() * (2 / 65535) - 1
@@ -217,8 +216,8 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _best_scales(table: Tensor, sum_weight: float, blocks: Tensor) -> Tensor:
-    """Try several scales for each block, and return the best one, float32 [blocks], with the smallest sum(e^2) +
-    `sum_weight` * sum(e)^2 for the block's errors e. `table` looks up the nearest code value."""
+    """Return the best of several scales for each row of `blocks` [n, blocksize], float32 [n]. It minimizes sum(e^2) +
+    `sum_weight` * sum(e)^2 over the row's errors e. `table` is a result of `_nearest_table`."""
     largest, wanted = _largest(blocks), blocks + sum_weight * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):

@@ -34,7 +34,7 @@ BLOCKS = {
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype`. `packed` is blocks of the format `kind`, uint8 of any shape."""
+    """Decode GGML blocks in the format `kind` to a weight of `shape` in `dtype`. `packed`: uint8 of any shape."""
     count, block, decode_blocks = math.prod(shape), BLOCKS[kind], _DECODERS[kind]
     blocks = packed.reshape(-1, block.nbytes)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():

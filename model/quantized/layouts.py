@@ -62,7 +62,7 @@ class FourBitParams(BaseLayoutParams):
     scale: bitsandbytes' absmax.
     state_dtype: the weight's dtype before quantization.
     transposed: whether the tensor is the transpose of the stored weight.
-    orig_shape: the shape of the tensor; if `transposed`, the stored weight has the reverse shape.
+    orig_shape: despite its name, the shape of this tensor; the stored weight's shape is the reverse if `transposed`.
     """
 
     code: Tensor
@@ -168,7 +168,7 @@ def four_bit_tensor(
 
     standard_code: whether `scales.code` is the usual table of `quant_type`.
     state_dtype: the weight's dtype before quantization.
-    dtype: the dtype of the tensor, to which it decodes.
+    dtype: the dtype of the tensor and of its decoded values.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
@@ -212,8 +212,8 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype of a product's last unquantized operand, in which quantized operands are decoded. If all
-    operands are quantized, return the last operand's dtype."""
+    """Return the dtype to which a product's quantized operands are decoded: that of the last unquantized operand. If
+    all operands are quantized, return the last operand's dtype."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

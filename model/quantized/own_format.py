@@ -24,7 +24,8 @@ WORST: dict[Work, float] = {"nvfp4": 0.2, "mxfp8": 0.05}
 
 
 class OwnFormatLayer:
-    """A callable linear layer that quantizes its input x [tokens, in] to the weight's format and multiplies in it."""
+    """A callable linear layer that quantizes its input x [tokens, in] to the weight's format and multiplies in that
+    format."""
 
     input_dtype = None
 
@@ -36,14 +37,16 @@ class OwnFormatLayer:
 
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
-    """Return a linear layer that multiplies in the weight's format, or None if the format or the GPU rules it out."""
+    """Return a linear layer that quantizes its input to the weight's format, with results in `dtype`. Return None if
+    the format or the GPU does not support that."""
     if not isinstance(weight, LayoutParameter) or not has_kernel(weight.layout_name, weight.device, dtype):
         return None
     return OwnFormatLayer(weight, bias, dtype)
 
 
 def has_kernel(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the GPU can multiply by a comfy_kitchen layout's undecoded weights, with results in `dtype`."""
+    """Return whether the GPU can multiply quantized weights of a comfy_kitchen layout without decoding them, with
+    results in `dtype`."""
     form = FORMATS.get(layout)
     return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 
@@ -72,7 +75,7 @@ def kitchen_multiply(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dt
 
 
 def torch_multiply(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the result of `kitchen_multiply`, computed in plain torch."""
+    """Return x [tokens, in] @ weight.T + bias by torch. First round x to the weight's format."""
     form = FORMATS[weight.layout_name]
     rounded = _encoded(x.float(), form).decode(torch.float32)[: len(x)]
     made = F.linear(rounded, weight.decode(torch.float32), None if bias is None else bias.float())

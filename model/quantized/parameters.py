@@ -24,7 +24,7 @@ class DecodedParameter(torch.nn.Parameter):
     QuantizedTensors replace this class."""
 
     _can_rotate = True
-    """Whether the stored format can be rotated for an int8 product (see `rotation.Rotated`)."""
+    """Whether `recode` can return the weight as rotated int8 rows (see `rotation.Rotated`)."""
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
 
@@ -37,8 +37,8 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, False, self._decode)
 
     def recode(self, dtype: torch.dtype, may_rotate: bool = False) -> EightBit:
-        """Return the weight in int8 or float8_e4m3fn, with a scale for each row. If `may_rotate` and the stored format
-        can be rotated, return a Rotated, an EightBit with rotated int8 rows."""
+        """Return the weight in int8 or float8_e4m3fn, with a scale for each row. If `may_rotate` and the format allows
+        rotation, return rotated int8 rows (Rotated, a subclass of EightBit), whatever `dtype` is."""
         return self._kept_or_made(dtype, may_rotate, self._rotate if may_rotate else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -134,7 +134,7 @@ class FourBitParameter(DecodedParameter):
 
 
 class ScaledParameter(DecodedParameter):
-    """A float8 or int8 weight with a single scale, a scale for each row, or none."""
+    """A float8 or int8 weight with a single scale, a scale for each row, or no scale, which means 1."""
 
     scale: Tensor | None
 
@@ -174,7 +174,7 @@ class BlockParameter(DecodedParameter):
 
 
 class LayoutParameter(DecodedParameter):
-    """A weight in the comfy_kitchen layout `layout_name`. `fields` are the layout's Params except dtype and shape."""
+    """A weight in a comfy_kitchen layout. `fields` are the fields of the layout's Params except dtype and shape."""
 
     layout_name: str
     weight_shape: tuple[int, ...]

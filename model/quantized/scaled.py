@@ -21,8 +21,8 @@ def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit:
-    """Return a weight in the 8-bit `dtype`, with a scale for each row. The weight is `values` [out, in] times `scale`,
-    a single number, [out, 1], or None for 1."""
+    """Return the weight `values` [out, in] * `scale` in the 8-bit `dtype`, with a scale for each row. The input `scale`
+    is a single number or [out, 1]. None means 1."""
     scales = torch.ones((), device=values.device) if scale is None else scale.float()
     if values.dtype == dtype:
         return EightBit(values, scales.expand(len(values), 1).contiguous())
