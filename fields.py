@@ -31,8 +31,8 @@ class Reported(str):
 
 
 def notes_on_unknown(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return one note to the user, in a list, that lists those of a file's field `names` that are not in `fields`.
-    Return an empty list if all are in `fields`."""
+    """Compare a file's field `names` with the known `fields`. Return a list with one note about the unknown names, or
+    an empty list if all are known."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:

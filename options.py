@@ -26,11 +26,11 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The number format of matrix products in the blocks' linear layers. "auto", the default, and "bf16" both mean the
-model's own dtype, even if it is fp16 or fp32. "8bit" selects fp8 or int8 by the device."""
+"""The number format of matrix products in the blocks' linear layers. "auto", the default, means the model's own dtype.
+So does "bf16", even for a model in fp16 or fp32. "8bit" selects fp8 or int8 by the device."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The number format of matrix products in self-attention. "auto", the default, means the same as "exact": the model's
-dtype. "8bit" selects the device's 8-bit kernel."""
+"""The precision of matrix products in self-attention. "exact" means the model's dtype, and "auto", the default, selects
+"exact". "8bit" selects the device's 8-bit kernel."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' nf4, and three that ComfyUI's loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]
@@ -81,7 +81,7 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The settings of a model's forward that determine its memory.
+    """The number formats and the number of processes of a model's forward, which determine its memory.
 
     arithmetic, attention: the formats of matrix products.
     processes: the number of processes that split a video's tokens.
@@ -97,7 +97,7 @@ class Precision:
 class Window:
     """The attention window of a causal model, in latent frames.
 
-    frames: the number that a chunk attends to, including its own; 0: all.
+    frames: the number of frames that a chunk attends to, including its own; 0: all.
     sink: the number of first frames that always stay in the window.
     """
 
@@ -120,8 +120,9 @@ class Window:
         return chosen
 
     def in_cache(self, video_frames: int, chunk: int) -> Window:
-        """Return the window of the KV cache for a video of `video_frames` latent frames. The result's `frames` is at
-        most `video_frames`, and `video_frames` if it was 0 (all). The result's `sink` is at most `frames - chunk`."""
+        """Return the KV cache's window for a video of `video_frames` latent frames. Its `frames` is the smaller of
+        `frames` and `video_frames`; 0 (all) becomes `video_frames`. Its `sink` is at most its `frames` minus
+        `chunk`."""
         frames = min(self.frames or video_frames, video_frames)
         return Window(frames, min(self.sink, frames - chunk))
 

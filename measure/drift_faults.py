@@ -14,15 +14,15 @@ MIN_TRACKED_SHARPNESS = 0.35
 """The minimum sharpness of scene content tracked by optical flow, as a fraction of its sharpness in the first second.
 Content loses detail as the camera comes closer, so this limit is lower than the whole image's."""
 GROWTH_S, MAX_GROWTH = 5.0, 2.0
-"""The growth over time of the drift limits for scene content tracked by optical flow. With g = 1 + seconds / GROWTH_S,
-the limits of tint and brightness are multiplied by min(g, MAX_GROWTH). The limits of sharpness and colourfulness, which
-are ratios, are raised to the power g."""
+"""The growth of drift limits over time, for scene content tracked by optical flow. The growth factor is g = 1 + seconds
+/ GROWTH_S. Tint and brightness: the limit, a difference, is multiplied by min(g, MAX_GROWTH). Sharpness and
+colourfulness: the limit, a ratio, is raised to the power g."""
 STILL = 0.02
 """A frame is frozen if its change is below this fraction of the third quartile of all frames' changes."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""The maximum flicker without a fault, in grey levels (0 to 255). Flicker is the median, over half a second, of half
-the absolute second difference of the frames' brightness."""
+"""The maximum flicker without a fault, in grey levels (0 to 255). A frame's flicker is the distance of its brightness
+from its neighbours' mean. The limit holds for the median over half a second."""
 MOTION_JUMP, RESIDUAL_RATIO = 2.0, 1.8
 """The limits above which a frame counts as a jump. Jumps at regular intervals are seams between chunks.
 
@@ -75,8 +75,8 @@ def _drifts(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.ndarray, tuple[str, str]]]:
-    """Yield for each metric: its name, its change divided by the limit [f], a mask [f] of drifted frames, and two
-    texts, for a fall and a rise."""
+    """Yield for each metric: its name, its change [f] divided by the metric's limit, a mask [f] of drifted frames, and
+    the words for a fall and for a rise."""
     second, grown = max(round(metrics.fps), 2), 1 + np.arange(len(metrics)) / metrics.fps / GROWTH_S
 
     def since(values: np.ndarray) -> np.ndarray:
@@ -101,8 +101,8 @@ def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.n
 
 
 def _start_of_change(curve: np.ndarray, end: int) -> int:
-    """Return the frame at which the rise or fall of `curve` to curve[end] began, after its last pause; 0 without a
-    pause. A pause is a step below a quarter of the largest of the last 2*STRIDE steps."""
+    """Return the frame at which the change of `curve` towards curve[end] began: the end of its last pause, or 0 without
+    a pause. A pause is a step smaller than a quarter of the largest among the last 2*STRIDE steps."""
     steps = np.sign(curve[end]) * np.diff(curve[: end + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max(initial=0) / 4)
     return int(rests[-1]) + 1 if len(rests) else 0

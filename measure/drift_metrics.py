@@ -29,11 +29,10 @@ class FrameMetrics:
     tint: the mean of red minus blue.
     change: the mean absolute grey difference from the previous frame.
     thumbnails: float32 [f, 18, 32], the grey values.
-    sharpness_change, colourfulness_change: log ratios of the content visible in both of two compared frames, summed
-    since the first frame.
-    tint_change, brightness_change: differences of the content visible in both of two compared frames, summed since the
-    first frame.
-    motion: [f, 2], the median motion (columns, rows) from the previous frame.
+    sharpness_change, colourfulness_change: the log ratios to the first frame, accumulated over pairs of frames. Each
+    pair compares only the content visible in both frames.
+    tint_change, brightness_change: the differences from the first frame, accumulated in the same way.
+    motion: [f, 2], the median motion from the previous frame, in pixels along x and y.
     residual: the mean absolute difference after motion compensation.
     fps: the frame rate, a number.
     """
@@ -144,8 +143,8 @@ def colourfulness(colours: np.ndarray) -> float:
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return the changes from `before` to `frame`: brightness, motion in columns, motion in rows, and the residual
-    after motion compensation."""
+    """Return the changes from `before` to `frame`: the brightness difference, the motion along x and along y in pixels,
+    and the residual after motion compensation."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < LEAST_OVERLAP:
@@ -163,8 +162,8 @@ def _content_changes(one: _Frame, two: _Frame) -> np.ndarray:
 
 
 def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the changes [3] of the content visible in both frames: log ratios of sharpness and colourfulness, and the
-    difference of tint. They compare `other`, warped to match the frame `onto`, with that frame.
+    """Return the changes [3] from `onto` to `other`: the log ratios of sharpness and colourfulness, and the difference
+    of tint. Only content visible in both frames counts.
 
     there, back: the optical flows from `onto` to `other` and from `other` to `onto`.
     """
@@ -185,8 +184,8 @@ def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.nda
 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Return the optical flow from `one` to `two`, float32 [h, w, 2] in columns and rows; 0 for an image smaller than
-    16 pixels."""
+    """Return the optical flow from `one` to `two`, float32 [h, w, 2]: (dx, dy) in pixels. The flow of images smaller
+    than 16 pixels is zero."""
     cv2 = opencv()
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)

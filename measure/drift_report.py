@@ -43,8 +43,8 @@ def as_values(metrics: FrameMetrics, faults: list[Fault]) -> dict[str, Any]:
 
 
 def render_drift(metrics: FrameMetrics, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Return an RGB chart of each metric over time. Messages of `faults` stand below the chart. `size` is width and
-    height in pixels. Raises InputError for an invalid size."""
+    """Return an RGB chart of each metric over time. The messages of `faults` are listed below the chart. `size` is
+    width and height in pixels. Raises InputError for an invalid size."""
     sheet = Sheet(size)
     sheet.header(f"{len(metrics)} frames, {len(metrics) / metrics.fps:.1f} s", "left to right: the video's time")
     columns = 120  # as many as are distinguishable

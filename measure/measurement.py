@@ -15,20 +15,20 @@ from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
 EVERY = 8
 """The default distance, in frames, between the two keyframes of a pair."""
 MIN_STEP = 0.25
-"""The minimum of the path's translation between two keyframes for which the direction of motion is judged. It is a
-fraction of the path's longest translation between two keyframes of a pair."""
+"""The minimum translation of the path in a keyframe pair whose direction of motion is judged, as a fraction of the
+longest translation in any pair."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The limits of the measured motion's errors between two keyframes, in degrees. A larger error is a fault.
+"""The limits of the measured motion's errors between two keyframes. A larger error is a fault.
 
-TURN_DEG, TURN_SHARE: the rotation's limit is max(TURN_DEG, TURN_SHARE * the path's rotation).
-DIRECTION_DEG: the limit for the direction of motion.
+TURN_DEG, TURN_SHARE: the rotation error's limit, in degrees, is max(TURN_DEG, TURN_SHARE * the path's rotation).
+DIRECTION_DEG: the limit, in degrees, for the direction of motion.
 """
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
 """The limit of parallax between two keyframes where the path only rotates. Parallax is a fault if it exceeds
 max(ROTATION_PARALLAX, ROTATION_SHARE * rotation in radians * focal length), in pixels."""
 AMBIGUOUS_RATIO = 3.0
-"""The ratio of residuals up to which the path's motion explains the tracked points about as well as the measured
-motion. The ratio is the residual under the path's motion, divided by the residual under the measured motion."""
+"""The maximum ratio of the tracked points' residual under the path's motion to their residual under the measured
+motion. Up to this ratio, the path's motion explains the points about as well."""
 MIN_FAULTLESS = 0.75
 """A video follows its path if at least this fraction of its measured pairs has no fault."""
 
@@ -100,8 +100,8 @@ class Pair:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether a fault is uncertain: the measured motion differs from the path's, but both explain the motion of the
-        tracked points almost equally well."""
+        """Whether the pair has a fault, but the path's motion explains the tracked points almost as well as the
+        measured motion does."""
         if not self.fault or self.found is None or (self.path_moves and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
         return self.path_residual <= AMBIGUOUS_RATIO * self.residual and not self.direction_error_deg > 90
@@ -136,12 +136,14 @@ class Measurement:
 
     @property
     def following(self) -> int:
-        """The number of keyframe pairs whose measured motion follows the path: the judged pairs without a fault."""
+        """The number of keyframe pairs whose measured motion follows the path. Pairs with an ambiguous measurement do
+        not count."""
         return sum(not pair.fault for pair in self.judged)
 
     @property
     def follows(self) -> bool | None:
-        """Whether the video follows its path, or None if too few pairs were measured or judged."""
+        """Whether the video follows its path. None if most keyframe pairs have no measured motion, or if ambiguous
+        pairs could change the answer."""
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following
@@ -170,8 +172,8 @@ class Measurement:
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The distances [m] between measured positions and the path's positions, for the m keyframes with a measured
-        camera. The unit is the path's, to which measured positions are scaled."""
+        """The distances between measured and expected camera positions, in the path's unit, to which the measured
+        positions are scaled. The array's shape is [m], for m keyframes with a measured camera."""
         _, wanted, found = self.poses
         return np.linalg.norm(wanted[:, :3, 3] - found[:, :3, 3], axis=1)
 

@@ -82,8 +82,8 @@ def _corners(picture: np.ndarray, occupied: np.ndarray) -> np.ndarray:
 
 
 def _track(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Track the points `began` [n, 2] from the first frame to the last. Return the last positions [m, 2] of the
-    reliably tracked points, and a mask [n] of these points."""
+    """Track points from the first frame to the last. `began` [n, 2] has their positions in the first frame. Return the
+    last positions [m, 2] of the reliably tracked points, and a mask [n] of these points."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

@@ -19,12 +19,14 @@ adapts to stay within these limits."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
-"""The minimum fraction of inliers among the tracked points for a rotation between adjacent keyframes."""
+"""The minimum fraction of tracked points that are inliers of the rotation between adjacent keyframes. With fewer, the
+rotation is rejected."""
 PAIR_DISTANCE, LEAST_PARALLAX = 4, 0.75  # on known clips at most 0.5 for rotations, 1.4 or more for moving cameras
-"""The test of whether a camera does more than rotate. Rotations alone are fitted between the keyframes i and i +
-PAIR_DISTANCE. The camera moves if the median of their residuals over all i exceeds LEAST_PARALLAX pixels."""
+"""The test of whether a camera also translates. It fits rotations between keyframes that are PAIR_DISTANCE keyframes
+apart. The camera translates if the median of the fits' residuals exceeds LEAST_PARALLAX pixels."""
 MIN_ERROR_RATIO = 3.0  # noise on a pure rotation gives 2 to 2.6
-"""A camera moves if the fit error of pure rotations is at least this many times that of motions with translation."""
+"""A camera translates if rotations alone have a fit error of at least MIN_ERROR_RATIO times the fit error of motions
+with translation."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """The conditions under which a lens estimated from the video is used.
 
@@ -45,7 +47,7 @@ class VideoCamera:
 
     c2w: [k, 4, 4], in an arbitrary unit of length; NaN if not found.
     moves: whether the camera does more than rotate.
-    lens: [4], fx, fy, cx, cy in pixels of the resized frames, whose size is `tracks.size`.
+    lens: [4], fx, fy, cx, cy in pixels of the resized frames, in which the points were tracked.
     height, width: the size of the original video in pixels.
     lens_found: whether the lens was estimated from the video.
     """
@@ -126,8 +128,8 @@ def find_camera(
     """Return the camera of a video, estimated from grey frames, uint8 [H, W]. Raises CameraError for an invalid video,
     DependencyError without OpenCV or pycolmap.
 
-    lens: fx, fy, cx, cy in pixels of 832x480, or the horizontal field of view in degrees; None: estimated.
-    stride: the minimum distance of keyframes in frames; None: chosen by the video's length.
+    lens: fx, fy, cx, cy in pixels of an 832x480 image, or the horizontal field of view in degrees; None: estimated.
+    stride: the minimum number of frames from one keyframe to the next; None: chosen by the video's length.
     """
     opencv(), pycolmap()
     pictures, (height, width) = _resize_all(frames)
@@ -239,8 +241,8 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _ray_angles(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the small angles [n], in radians, between the rays `before` and the rotated rays `after`. Large angles
-    come out too small."""
+    """Return the angles [n], in radians, between the unit rays `before` and the rotated unit rays `after`, by the
+    small-angle approximation."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 
@@ -253,8 +255,8 @@ def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tup
 
 
 def video_path(found: VideoCamera) -> CameraPath:
-    """Return the estimated camera as a path with one pose per frame. Raises CameraError if fewer than half of the
-    keyframes have a camera."""
+    """Return a video's measured camera as a camera path with one pose per frame. Raises CameraError if fewer than half
+    of the keyframes have a measured camera."""
     known = found.registered
     if known.mean() < 0.5:
         raise CameraError(

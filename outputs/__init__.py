@@ -25,8 +25,8 @@ def part_of(file: Path) -> Path:
 
 
 def name_whole(file: Path) -> None:
-    """Rename the finished temporary file of an output, whose path is `part_of(file)`, to its final path `file`. Raises
-    OSError if `file` is a device or a pipe."""
+    """Rename the finished temporary file `part_of(file)` to the output's path `file`. Raises OSError if `file` is a
+    device or a pipe."""
     target = _resolved(file)
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(errno.EINVAL, "a device or a pipe, expected a file", str(file))
@@ -52,7 +52,8 @@ def lock_output(file: Path, parts: str = "") -> Iterator[None]:
     """A context that locks an output file against other runs and removes old temporary files. Raises InputError if
     another run has the lock or the folder cannot be written.
 
-    parts: a glob of output files whose old temporary files are removed; "": only those of `file`.
+    parts: a glob pattern for names of outputs in the file's folder. Their old temporary files are removed; "": only
+    those of `file`.
     """
     file = _resolved(file)
     made = _make_folders(file.parent)

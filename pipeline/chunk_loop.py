@@ -25,11 +25,11 @@ forward's index in the chunk."""
 
 
 class Chunk(NamedTuple):
-    """The inputs of one chunk.
+    """The inputs of one chunk of f latent frames.
 
-    latent: [1, 16, chunk, h, w], noise, or the finished latent if `made`.
-    y: [1, 20, chunk, h, w], the mask and the image latent.
-    camera: [1, 384 or 448, chunk, h, w]; None without camera layers.
+    latent: [1, 16, f, h, w], noise, or the finished latent if `made`.
+    y: [1, 20, f, h, w], the mask and the image latent.
+    camera: [1, 384, f, h, w], or 448 channels for action models; None without camera layers.
     context, negative: [1, L, D], the prompt embeddings.
     made: whether an earlier run generated the chunk.
     """
@@ -47,7 +47,7 @@ class ChunkLoop:
     """The loop that generates a causal model's video chunk by chunk, with the settings shared by all chunks.
 
     size: the height and width of the latent.
-    cache_window: the attention window of the KV cache; its `frames` is not 0.
+    cache_window: the attention window of the KV cache; `frames` is a number, never 0 for all.
     chunk: the number of latent frames per chunk.
     """
 
@@ -63,8 +63,8 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return `model` with an empty KV cache of the loop's size and window, for callers that generate each chunk
-        themselves instead of by `run`."""
+        """Return a World: `model` with an empty KV cache of the loop's size and window. It is for callers that generate
+        each chunk themselves and do not call `run`."""
         return World(
             model,
             self.size,
@@ -165,11 +165,12 @@ def rollout_guided(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the latents of a causal-pretrain model's chunks, float32 [1, 16, chunk, h, w].
+    """Yield the latents of a causal-pretrain model's chunks, generated with classifier-free guidance, float32 [1, 16,
+    chunk, h, w].
 
-    negative: [1, L, D], the embedding of the negative prompt; unused if `guide_scale` is 1.
+    negative: [1, L, D], the negative prompt's embedding; unused if `guide_scale` is 1.
 
-    The other arguments and errors are those of `rollout` and `sample`.
+    `steps`, `shift`, `guide_scale` and `solver` are those of `sample`. The other arguments are those of `rollout`.
     """
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)

@@ -25,16 +25,17 @@ class HostCopy(NamedTuple):
 
     @classmethod
     def of(cls, latent: Tensor, *devices: torch.device) -> HostCopy:
-        """Start the copy of a latent to host memory and return it. Its `wait` also waits for operations already queued
-        on `devices`, such as those that compute other data of the same chunk."""
+        """Start the copy of a latent to host memory. Return its HostCopy, whose `wait` returns when the copy and all
+        operations queued so far on `devices` are complete."""
         on_gpu = latent.device.type == "cuda"
         copy = latent.to("cpu", non_blocking=on_gpu)
         return cls(copy, queued_on(latent.device, *devices), on_gpu)
 
 
 class Delivery(Generic[T]):
-    """A queue that passes a finished chunk to `deliver(latent, item)` while the GPU computes the next one. To keep the
-    GPU busy, the call waits until the next chunk's first forward is queued. Chunks on a CPU are delivered at once.
+    """A queue that passes a finished chunk to `deliver(latent, item)` while the GPU computes the next chunk. To keep
+    the GPU busy, it calls `deliver` only when the next chunk's first forward is queued. Chunks on a CPU are delivered
+    at once.
 
     latents: the latents delivered so far, on the CPU.
     """

@@ -23,17 +23,16 @@ MARGIN = 1_000_000_000
 
 # counted on meta tensors, with the state from frame to frame; cuDNN copies four fp32 frames of `width` channels
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""The VAE's peak memory in fp32, in bytes per pixel of a frame and base channel.
+"""Factors of the VAE's peak memory in fp32. A factor is the bytes per pixel of a frame, per base channel.
 
 VAE_DECODE, VAE_ENCODE: the tensors while decoding and while encoding.
 VAE_CONVOLUTION: the copy that cuDNN adds for a convolution.
 """
 VAE_STATE = 98.5
-"""The decoder's tensors that stay allocated from one frame to the next, in bytes per pixel and base channel in fp32.
-VAE_DECODE, the peak while decoding, includes them."""
+"""The size, in fp32, of the decoder's tensors that stay allocated from one frame to the next: bytes per pixel of a
+frame, per base channel. VAE_DECODE, the peak while decoding, includes them."""
 VAE_WEIGHTS = 13_770
-"""The factor for the number of the VAE's parameters. A VAE with c base channels has about VAE_WEIGHTS * c**2
-parameters."""
+"""A factor for estimating the VAE's size. A VAE with c base channels has about VAE_WEIGHTS * c**2 parameters."""
 TILE_PIXELS = 256 * 256
 TEXT_TOKENS = 512
 
@@ -174,8 +173,9 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes that the denoising steps need in one process, including MARGIN. `experts` (1 or 2) models
-        are on the device at once. `resident_blocks` blocks of each model stay there; None: all."""
+        """Return the bytes that the denoising steps need in one process, including MARGIN. `experts`, 1 or 2, is the
+        number of models on the device at once. `resident_blocks` is the number of each model's blocks there; None:
+        all."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -199,7 +199,8 @@ class SamplingWork:
 
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
-    """Return the weights and the camera cache that stay on the GPU if `free` bytes are free before the steps."""
+    """Choose the weights and the camera cache's size to keep on the GPU, by the user's memory options and the `free`
+    bytes before the denoising steps."""
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:
         cache = work.camera_cache(wishes.camera_cache, free - work.needed(1, 0)) if on_gpu else 0

@@ -73,14 +73,15 @@ class RolloutWork:
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes of working memory for a chunk's forward, in addition to the weights and to the cached keys
-        and values, which are stored in `place`."""
+        """Return the bytes of working memory that a chunk's forward needs besides the weights and the KV cache. `place`
+        describes where and how the KV cache is stored."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.cached_frames * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the byte limit of a chunk's camera cache. "auto" caches as much as fits into `room` bytes."""
+        """Return the byte limit of a chunk's camera cache: 0 for "off", the full size for "gpu". "auto" limits the size
+        to `room` bytes."""
         if mode == "off":
             return 0
         branches = 2 if self.guided else 1

@@ -32,8 +32,8 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Return the most preferred storage that fits into `free` memory. Raises InputError if nothing fits; for a
-        `whole_video` the message suggests a window."""
+        """Return the most preferred memory plan that fits into `free` memory. Raises InputError if none fits.
+        `whole_video` means that no attention window is set; the message then suggests one."""
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
         pages = cache(self._pages)
@@ -88,15 +88,16 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes of the weight file that every forward reads again, since only `resident` blocks stay loaded.
-        Return 0 if all stay loaded (None) or the processes shard the weights."""
+        """Return the bytes of the weight file that every forward reads again: those of all except `resident` blocks.
+        Return 0 if all blocks stay loaded (None) or the processes shard the weights."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with a camera cache, CUDA graphs and dequantized weights, as far as `room` bytes suffice."""
+        """Return a copy of the plan `memory` that spends up to `room` bytes on a camera cache, CUDA graphs, dequantized
+        weights, or keys and values."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work
@@ -114,8 +115,8 @@ class RolloutPlanner:
         return replace(memory, world=world, decoded_blocks=decoded)
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with a camera cache, and with the keys and values of as many blocks on the GPU as fit. The
-        camera cache and these keys and values share `room` bytes of GPU memory."""
+        """Return a copy of the plan `memory` that spends up to `room` bytes of GPU memory on a camera cache and on the
+        keys and values of as many blocks as fit."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"

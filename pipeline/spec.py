@@ -103,12 +103,13 @@ class RolloutSpec:
         *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
-        """Yield the inputs of each chunk: first the chunks of the state to continue, then this run's.
+        """Yield the inputs of each chunk: first the finished chunks of the saved state, if there is one, then this
+        run's new chunks.
 
         image: [1, 16, n, h, w], the latent of the start image and grey frames; the last frame repeats if needed.
-        noise: [1, 16, f, h, w], for this run.
-        context, negative: [1, L, D], the prompt embeddings.
-        later: further prompt embeddings by the index of their first chunk in this run.
+        noise: [1, 16, f, h, w], for new chunks.
+        context, negative: [1, L, D], the prompt embeddings for new chunks.
+        later: further prompt embeddings by the index of their first new chunk.
         """
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:
@@ -156,8 +157,8 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """Yield the finished chunks of a saved video as the loop's inputs, from which it computes only the keys and values
-    again. `conditioning` yields each chunk's mask and image latent, [1, 20, chunk, h, w]."""
+    """Yield the inputs of a saved video's finished chunks. For these chunks, ChunkLoop computes only the keys and
+    values again. `conditioning` yields each chunk's mask and image latent, [1, 20, chunk, h, w]."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)

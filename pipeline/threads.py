@@ -22,12 +22,12 @@ STATISTICS = Path("/proc/stat")
 
 
 def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
-    """Set torch's number of CPU threads to the number of idle cores, but at least to half the allowed maximum. Return a
-    note to the user if busy cores reduced the number, else "".
+    """Set torch's number of CPU threads to the number of idle cores, but from half to all of torch's present number,
+    which the CPU quota may limit further. Return a note to the user if busy cores reduced the number, else "".
 
     device: where the model runs; nothing changes unless it is a CPU.
-    elements: the number of a layer's output elements, which limits the allowed maximum; None: no limit.
-    recorded: the number of threads in a saved state, which is set instead if torch has as many; 0: none recorded.
+    elements: the number of a layer's output elements; few elements limit the threads further; None: no limit.
+    recorded: a saved state's number of threads, set instead unless torch has fewer; 0: none recorded.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""

@@ -50,12 +50,12 @@ def sample(
     high, low: the experts, or functions that load them.
     y: [1, 20, f, h, w], the mask and the image latent.
     context: [1, L, D], the prompt embedding.
-    context_null: the negative prompt's; None only if all scales are 1.
-    camera: [1, 384, f, h, w], from `camera_embedding`; 448 for action models.
+    context_null: [1, L, D], the negative prompt's embedding; None only if all guidance scales are 1.
+    camera: [1, 384, f, h, w], from `camera_embedding`; 448 channels for action models.
     shift: the shift of the noise schedule towards high noise levels.
     boundary: the lowest timestep of `high`, as a fraction of 1,000.
-    guide_scale: one number for both experts, or a pair: first the scale of `low`, then that of `high`.
-    camera_cache_bytes: the camera cache's limit; 0: none.
+    guide_scale: one number for both experts, or the pair (scale of `low`, scale of `high`).
+    camera_cache_bytes: the maximum size of the camera cache; 0: no cache.
     step_reuse: the rule that skips model calls; a new object for each call of `sample`.
     guidance_group: two processes, one for each prompt.
     """
@@ -112,7 +112,7 @@ class Video:
     """The inputs of one video.
 
     noise: float32 [1, 16, f, h, w].
-    conditioning: a function that returns the conditioning, called once for each expert.
+    conditioning: a function without arguments that returns the prompts, images and camera; called once for each expert.
     """
 
     noise: Tensor

@@ -81,9 +81,11 @@ class _Branch:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The inputs of a chunk's forwards, except the latent.
+    """A chunk's inputs, except the latent.
 
-    cached: whether the forwards use the camera cache.
+    y: mask and image latent.
+    prompts: embeddings, one per guidance branch.
+    cached: whether forwards use the camera cache.
     """
 
     y: Tensor
@@ -121,8 +123,10 @@ class World:
         window: the attention window; its `frames` must not be 0.
         chunk: the number of latent frames generated together.
         guided: whether there is a negative prompt.
+        memory: the caches' places and limits.
+        sequence_parallel: processes that split the tokens.
 
-        Raises InputError for a model that is not causal and for an invalid window.
+        Raises InputError for a bidirectional model and an invalid window.
         """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
@@ -166,13 +170,13 @@ class World:
         renoise: Renoise,
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w]. Raises InputError after an
-        interrupted cache update.
+        """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w]. Raises InputError if an earlier
+        call was interrupted during a cache update.
 
         noise: [1, 16, chunk, h, w].
         y: [1, 20, chunk, h, w], the mask and the image latent.
         camera: [1, 384, chunk, h, w], or 448 for action models; None without camera layers.
-        callback: called after each forward, or guided pair, with its index.
+        callback: called with an index after each forward; a guided pair counts as one.
 
         Pinned tensors must stay unchanged until the GPU has finished the chunk.
         """
@@ -207,7 +211,8 @@ class World:
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Append a finished chunk to the KV cache, by one forward on its `latent` [1, 16, chunk, h, w]."""
+        """Add a finished chunk's keys and values to the KV cache. `latent` is [1, 16, chunk, h, w]; `y` contains the
+        mask and the image latent."""
         self._finish_last_chunk()
         chunk = self._begin(y, camera, cached=False)  # no second forward would read the camera cache
         for branch in self._branches:
@@ -247,8 +252,8 @@ class World:
         return self._model(x, timesteps, chunk.prompts[branch.number], chunk.camera, options).float()
 
     def _upload_camera(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device. If `camera` is on another device and equals the last one, return the
-        last copy again."""
+        """Return a copy of `camera` on the world's device. If `camera` is on another device and equals the camera
+        uploaded last, return that camera's copy."""
         if camera.device.type == self._device.type:
             return camera.clone()  # always: a comparison on a GPU waits for all queued kernels
         if self._camera is not None and same(self._camera[0], camera):
@@ -266,7 +271,8 @@ class World:
         return self._camera[1]
 
     def _finish_last_chunk(self) -> bool:
-        """Run the last chunk's pending clean passes, one for each branch. Return False if none was pending."""
+        """Store the last chunk's keys and values, by a clean pass for each guidance branch. Return False if no clean
+        pass was pending."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a cache update was interrupted; continue from a saved "

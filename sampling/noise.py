@@ -32,8 +32,8 @@ class StepNoise:
 
 
 class FixedLengthNoise:
-    """A source for a video of `latent_frames` latent frames, with StepNoise's methods. One generator draws all noise,
-    so the order of the calls matters."""
+    """A source of noise for a video of `latent_frames` latent frames, with StepNoise's methods. One generator draws all
+    noise, so the order of the calls matters."""
 
     order = "video, then steps"
 

@@ -7,11 +7,11 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps that the model always predicts at the start and after a change of expert."""
+"""The number of first steps whose velocity is never extrapolated. A change of expert starts the count again."""
 LAST = 2
-"""The number of steps that the model always predicts at the end of a run."""
+"""The number of a run's last steps whose velocity is never extrapolated."""
 MOST = 4
-"""The maximum number of consecutive extrapolated steps."""
+"""The maximum number of consecutive steps with an extrapolated velocity."""
 
 
 # related: EasyCache (arXiv 2507.02860), which repeats the last difference of output and input

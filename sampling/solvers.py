@@ -15,8 +15,8 @@ Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
 
 
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return a generator of UniPC's steps (arXiv 2302.04867) from the noisy `x`. It yields (step, x, sigma), receives
-    the model's x0, and raises InputError unless `sigmas` [steps + 1] falls, from at most 1 to at least 0."""
+    """Return a generator of UniPC's steps (arXiv 2302.04867) from the noisy `x`. It yields (step, x, sigma) and
+    receives the model's x0. It raises InputError unless `sigmas` [steps + 1] decrease and are between 0 and 1."""
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read `before` and `current`
     for step in range(len(levels) - 1):
@@ -30,8 +30,8 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return the steps of DPM-Solver++ 2M (arXiv 2211.01095), midpoint variant. Arguments and errors are those of
-    `unipc_steps`."""
+    """Return a generator of the steps of DPM-Solver++ 2M (arXiv 2211.01095), midpoint variant. It yields, receives and
+    raises the same as `unipc_steps`."""
     levels = _levels(sigmas)
     before = x  # the first step has order 1 and does not read it
     for step in range(len(levels) - 1):
@@ -68,7 +68,8 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, x0_before: Tensor, x0: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return x at levels[-1] from `x` and `x0` at levels[-2]. Order 2 also uses `x0_before`, of levels[-3]."""
+    """Return x at levels[-1], one solver step from `x` and `x0` at levels[-2]. Order 2 also uses `x0_before`, predicted
+    at levels[-3]."""
     if order == 2:
         x0 = x0 + 0.5 * (x0_before - x0) / _ratio(levels)
     return _move(x, x0, levels[-2], levels[-1])

@@ -49,7 +49,8 @@ def write_expert_folder(
     quant_type: str | None = "nf4",
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's folder: the weights and the JSON files. The arguments are those of `write_expert`."""
+    """Write a model's folder: JSON files and weights. `tensors` are (official name, tensor). Linear weights are
+    quantized unless `keep` matches or `quant_type` is None."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)

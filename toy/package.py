@@ -20,7 +20,7 @@ CAUSAL = "lingbot_world_fast"
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 """The folders of the trained toy package's experts: high-noise and low-noise."""
 MODEL_FOLDERS = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
-"""The model folders that the trained or the random toy package contains."""
+"""The model folders of the trained and the random toy package together. Each package has some of them."""
 LOCK_NAME = "toy"
 """The name of the lock file in a toy package's folder, without its suffix."""
 LARGEST = 2**26
@@ -43,8 +43,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if the toy package must not be written to `folder`, because its model folders have a
-    .safetensors file that is not in `own`. `own` lists the files that the package writes, relative to `folder`."""
+    """Raise InputError if a model folder below `folder` has a .safetensors file that is not in `own`. `own` lists the
+    files that the toy package writes, relative to `folder`."""
     found = (file for place in MODEL_FOLDERS for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:

@@ -13,7 +13,7 @@ from .experts import expert_weights, write_expert_folder
 from .package import CAUSAL, EXAMPLE, EXPERTS, LOCK_NAME, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
-"""The folder with the shipped toy package; large files are compressed with xz."""
+"""The folder of the shipped toy package, a set of small model files. Large files are compressed with xz."""
 PACKED = ".xz"
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")

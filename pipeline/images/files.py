@@ -114,8 +114,8 @@ def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
 
 
 def picture_of(path: Path) -> Picture:
-    """Return the pixels of the first image in a file, with notes that name the file. Raises InputError for unsupported
-    pixels."""
+    """Return the pixels of the first image in a file, with notes that name the file. Raises InputError for an
+    unsupported pixel format."""
     with open_picture(path) as opened:
         try:
             pixels, notes = read_opened(opened)
@@ -130,7 +130,8 @@ def read_opened(image: Image.Image, head: bytes = b"") -> Picture:
     """Return the pixels of an image opened by Pillow, as browsers show them. Raises InputError for pixels that cannot
     be converted to 8 bits.
 
-    head: the file's first bytes, which show colour coding and raw files; unused if Pillow knows the file's path.
+    head: the file's first bytes, which state the colour coding and identify camera raw files; unused if Pillow knows
+    the file's path.
     """
     file = str(getattr(image, "filename", ""))
     pixels, notes = _read_pixels(image, _head(file) if Path(file).is_file() else head)
