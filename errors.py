@@ -53,8 +53,8 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return a module. If the import fails for any reason, raise DependencyError, which names `package` as
-    what to install; "": the module."""
+    """Import and return a module. If the import fails for any reason, raise DependencyError, which names the `package`
+    to install; "": the module's name."""
     try:
         return importlib.import_module(module)
     except Exception as error:

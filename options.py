@@ -120,9 +120,8 @@ class Window:
         return chosen
 
     def in_cache(self, video_frames: int, chunk: int) -> Window:
-        """Return the KV cache's window for a video of `video_frames` latent frames. Its `frames` is the smaller of
-        `frames` and `video_frames`; 0 (all) becomes `video_frames`. Its `sink` is at most its `frames` minus
-        `chunk`."""
+        """Return the KV cache's window for a video of `video_frames` latent frames. The result's `frames` is at most
+        `video_frames`, which also replaces 0 (all). The result's `sink` is at most its `frames` minus `chunk`."""
         frames = min(self.frames or video_frames, video_frames)
         return Window(frames, min(self.sink, frames - chunk))
 

@@ -136,8 +136,7 @@ class Measurement:
 
     @property
     def following(self) -> int:
-        """The number of keyframe pairs whose measured motion follows the path. Pairs with an ambiguous measurement do
-        not count."""
+        """The number of keyframe pairs whose measured motion follows the path, not counting ambiguous measurements."""
         return sum(not pair.fault for pair in self.judged)
 
     @property

@@ -19,8 +19,7 @@ adapts to stay within these limits."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
-"""The minimum fraction of tracked points that are inliers of the rotation between adjacent keyframes. With fewer, the
-rotation is rejected."""
+"""The minimum fraction of tracked points that must fit a rotation between adjacent keyframes to accept it."""
 PAIR_DISTANCE, LEAST_PARALLAX = 4, 0.75  # on known clips at most 0.5 for rotations, 1.4 or more for moving cameras
 """The test of whether a camera also translates. It fits rotations between keyframes that are PAIR_DISTANCE keyframes
 apart. The camera translates if the median of the fits' residuals exceeds LEAST_PARALLAX pixels."""
