@@ -90,8 +90,8 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The VAE decoder's 16-bit dtype, or None for fp32. `vae_dtype` "auto" selects fp16 on GPUs with fp16 matrix
-        instructions, else fp32. A decoder split over several processes ignores this dtype and uses fp32."""
+        """The VAE decoder's 16-bit dtype, or None for fp32. The option `vae_dtype` "auto" selects fp16 on GPUs with
+        fp16 matrix instructions, else fp32. A decoder split over several processes always runs in fp32."""
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)

@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 def find_device(name: str | None) -> torch.device:
-    """Return the torch device `name`; None means the GPU, or the CPU without a GPU. Raises InputError if torch cannot
-    use the device."""
+    """Return the torch device `name`. None means the GPU, or the CPU if there is no GPU. Raises InputError if torch
+    cannot use the device."""
     if name is None:
         if torch.cuda.is_available():
             return torch.device("cuda")

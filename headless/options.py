@@ -51,7 +51,7 @@ PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 BASE_OPTIONS = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
 """The base model's sampling options. Causal models refuse these, except causal-pretrain, which takes GUIDED_OPTIONS."""
 GUIDED_OPTIONS = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options of base models that causal-pretrain, a causal model with guidance, takes too. Causal models without
+"""The base models' sampling options that a guided causal model (causal-pretrain) also takes. Causal models without
 guidance refuse these options."""
 UNGUIDED_ONLY = ("schedule",)
 """The options in CAUSAL_ONLY that only unguided causal models take. causal-pretrain, which is guided, refuses them."""
@@ -68,14 +68,14 @@ class GenerateOptions:
 
     image: the first frame; an array is uint8 [H, W, 3].
     negative: the negative prompt; None selects the standard one.
-    output: a video file, PNG folder, PNG names like f%04d.png, "-" for standard output, or None.
+    output: a video file, PNG folder, PNG names like f%04d.png, "-" for standard output, or None for memory.
     overwrite: whether an existing `output` or `save_state` is replaced.
-    max_area: the maximum number of pixels of a frame, which keeps the image's aspect ratio.
+    max_area: the maximum number of pixels of a frame with the image's aspect ratio.
     width, height: the exact size, in place of `max_area`.
     frame_num: the number of frames, 4n+1. A shorter camera path shortens the video.
-    action_path: a folder with a camera path, poses.npy and intrinsics.npy.
-    preset: the name of a move in `camera.moves`.
-    keys: a camera path as held keys with numbers of frames, such as "w-10,iw-15".
+    action_path: a folder with a camera path: poses.npy and intrinsics.npy.
+    preset: in place of `action_path`, the name of a move in `camera.moves`.
+    keys: in place of both, held keys with numbers of frames, such as "w-10,iw-15".
     ckpt_dir: the model package's folder.
     assets_dir: a folder with text encoder, tokenizer and VAE.
     high, low, text_encoder, tokenizer, vae: paths to use in place of the package's.
@@ -86,7 +86,7 @@ class GenerateOptions:
     boundary: the noise level, 0 to 1, down to which the high-noise expert predicts.
     guide_scale: one guidance scale, or (low, high) for the two experts.
     reuse_threshold: steps are extrapolated up to this estimated relative error; 0 for none.
-    device: None selects the GPU, or the CPU without a GPU.
+    device: None selects the GPU, or the CPU if there is no GPU.
     dtype: None selects bf16 on a GPU, fp32 on the CPU.
     vae_dtype: the VAE decoder's dtype; "auto" selects fp16 on suitable GPUs.
     residency: "one" or "both" experts stay on the GPU; "stream" copies blocks.
@@ -202,8 +202,8 @@ def parse_lora(text: str) -> LoraFile:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Return both numbers of a text like 480x832 or 480*832. The option defines their order. Raises ArgumentTypeError
-    for other texts."""
+    """Return both numbers of a text like 480x832 or 480*832, in the text's order. The option decides whether width or
+    height is first. Raises ArgumentTypeError for other texts."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480x832")

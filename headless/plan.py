@@ -56,7 +56,7 @@ class SamplingPlan(Plan):
 
     @property
     def amount(self) -> str:
-        """The number of steps as text, such as "40 steps"."""
+        """The run's number of denoising steps as text, such as "40 steps"."""
         return checks.pluralize(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
@@ -96,7 +96,7 @@ def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
     """Check the options, open all files, and return the run's plan. Raises a LingBotError for the first invalid option
-    or file. `open_file(opener, path, *loras)` returns `opener(path, *loras)`, or a cached result of it."""
+    or file. `open_file(opener, path, *loras)` opens a file with `opener(path, *loras)`, and may cache the result."""
     options = resolve_continue_from(options)
     checks.check_settings(options)
     device = find_device(options.device)
@@ -147,8 +147,8 @@ def make_plan(
 
 
 def resolve_continue_from(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with a walk's folder in `continue_from` replaced by its state file, and an empty `prompt` by
-    the state's prompt."""
+    """Return the options with `continue_from` resolved. A walk's folder becomes its state file, and an empty `prompt`
+    becomes the state's prompt. Without `continue_from`, nothing changes."""
     if options.continue_from is None:
         return options
     state = update_state(options.continue_from)

@@ -90,8 +90,8 @@ def _prepare_parallel(
 
 
 class _Background(AbstractContextManager["_Background"]):
-    """A context that runs tasks in two background threads. Its exit waits for the threads. Unfinished tasks are
-    cancelled at their next progress update. `gpu`: the tasks' CUDA device, or None."""
+    """A context that runs tasks in two background threads. Its exit cancels unfinished tasks at their next progress
+    update, and waits for the threads. `gpu`: the tasks' CUDA device, or None."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -162,8 +162,8 @@ def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Encode the first frame and build the VAE decoder. Return the frame's latent, or None except in the first process,
-    and the decoder, or None in processes that do not decode. `alone`: whether no other model uses the GPU."""
+    """Encode the first frame and build the VAE decoder. Return the frame's latent in the first process, else None. Also
+    return the decoder, or None in processes that do not decode. `alone`: whether no other model uses the GPU."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

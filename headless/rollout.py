@@ -80,8 +80,8 @@ def run_causal(
 
 
 def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the video chunk by chunk, and call `save` regularly to save the state. The first Ctrl-C ends the run. Later
-    ones are delayed until the video file is complete, but not if the output is a pipe."""
+    """Write the video chunk by chunk, and call `save` regularly to save the state. The first Ctrl-C ends the run.
+    Unless the output is a pipe, later ones are delayed until the video file is complete."""
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else DelayInterrupts()
     with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:
@@ -102,8 +102,8 @@ def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, 
 
 
 class _ChunkDecoder:
-    """The decoder of a causal run's chunks. The attribute `written`, which `_write` sets, is a function that returns
-    the number of chunks in the video so far."""
+    """The decoder of a causal run's chunks. The function `written` returns the number of chunks in the video so far.
+    `_write` sets this function."""
 
     progress: Progress
 

@@ -125,8 +125,8 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Raise InputError if the run's state cannot or must not be written to the file `saved`. `target`: the video's
-    output."""
+    """Raise InputError if the run's state cannot or must not be written to the file `saved`. This file must differ from
+    the output video `target`."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.playable_copy.absolute()):
@@ -188,8 +188,8 @@ def _check_size(options: GenerateOptions, state: WorldState) -> None:
 def _prompts_by_chunk(
     options: GenerateOptions, spec: RolloutSpec
 ) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts, each as (index of its first chunk, text), and notes on events without a start time, which
-    have no effect."""
+    """Return the prompts, each as (index of its first chunk, text), and at most one note. The note lists the events
+    that have no effect for lack of a start time."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

@@ -69,8 +69,8 @@ def generate(
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
-    """Run a plan and return its Result. Each of several `processes` must call this function with equal options. Raises
-    a LingBotError if memory runs out or an output cannot be written."""
+    """Run a plan and return its Result. If there are several `processes`, each must call this function with a plan of
+    equal options. Raises a LingBotError if memory runs out or an output cannot be written."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -92,7 +92,7 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
     """Return a copy of the plan that records the options, `seed` and `processes` in the video's metadata. Return the
-    plan itself for frames in memory, or if the environment variable LINGBOT_WORLD_RECORD is ""."""
+    plan itself if the frames stay in memory, or if the environment variable LINGBOT_WORLD_RECORD is ""."""
     if plan.target.in_memory is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))

@@ -37,7 +37,7 @@ class RunContext:
 
     stages: the recorder of the stages' time and memory.
     processes: the processes that make the video.
-    together: the groups of these processes that split each forward.
+    together: the process groups that split a forward's tokens, its guidance and the weights.
     """
 
     stages: StageRecorder
@@ -189,7 +189,8 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert, and prepare the low-noise expert if the run needs it."""
+        """Return the high-noise expert. If the run also uses the low-noise expert, load it now or read its files
+        ahead."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)

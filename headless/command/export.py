@@ -109,8 +109,8 @@ def _camera(path: Path) -> tuple[Any, Any]:
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
-    """Return three values of the saved walk in `folder`: the video's path, the frames' camera poses, [n, 4, 4], and
-    their intrinsics, [n, 4]. Raises InputError if the walk has no video."""
+    """Load the saved walk in `folder`. Return the video's path, its frames' camera poses, [n, 4, 4], and their
+    intrinsics, [n, 4]. Raises InputError if the walk has no video."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.settings import CAMERA, read_settings
     from ..live.beginning import update_state

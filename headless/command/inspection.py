@@ -71,7 +71,7 @@ def describe_model(
 
     size: (width, height) in pixels.
     window, sink: in latent frames; None selects the numbers of the model's release.
-    where: the arguments `assets` and `release` of `find_package`.
+    where: optionally `assets`, a folder with the shared parts, and `release`, a key of RELEASES.
     """
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
@@ -181,7 +181,7 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return the report on a causal model: its description, and the memory of the run `work` in each memory mode.
+    """Build the report on a causal model: its description, and the memory of the run `work` in each memory mode.
     `width`: the VAE's base channels."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release

@@ -62,7 +62,7 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """Yield the existing PNG files from `number` on, up to the first missing one."""
+        """Yield the existing PNG files numbered `number`, `number` + 1 and so on, up to the first missing one."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1
@@ -163,8 +163,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder`, or its nearest existing parent. Raises InputError if no file can be created there. The message
-    names `path` and the option `option`, which contains this path."""
+    """Check that files can be created in `folder`, or in its nearest existing parent, and return the existing one.
+    Otherwise raise InputError, whose message names the option `option` and its value `path`."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links

@@ -113,8 +113,8 @@ class _Stream:
 
 
 class _PngFiles:
-    """A writer of a video as PNG files, which several threads compress. `first`: the number of the first file.
-    `at_once`: whether files get their final names after each `write`, not only in `close`."""
+    """A writer of a video as numbered PNG files. Several threads compress the files. `first`: the number of the first
+    file. `at_once`: whether each `write` gives its files their final names. Otherwise `close` does."""
 
     def __init__(self, target: Target, first: int, at_once: bool) -> None:
         self._target, self._next, self._at_once = target, first, at_once
@@ -192,7 +192,7 @@ class _PlayableVideo(_VideoFile):
         self._copy.unlink()
 
     def abandon(self) -> None:
-        """Delete the incomplete video. Keep its temporary copy, which can be played, unless the copy has no frames."""
+        """Delete the incomplete video file. Its playable copy stays on disk, or is deleted too if it has no frames."""
         super().abandon()
         self._file.close()
         if not self._parts.frames:

@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""RECOMMENDATIONS is the name of a model package's file with recommended walk options. RECOMMENDED has the names of the
-options that this file may set."""
+"""The file of a model package with recommended walk options, and the names of the options that this file may set."""
 VAE_APPROX = "vae_approx"
 """The subfolder for tiny decoders, as in ComfyUI's folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which a walk begins: model folder, image, prompt, state, and the package's recommended
-    options. The user's options `named` take precedence."""
+    """Return the options with which a walk begins: model folder, image, prompt, state, and the recommended options.
+    `ckpt` is the package or model folder. The user's options `named` take precedence."""
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
@@ -56,8 +55,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def update_state(path: str | Path | None) -> Path | None:
-    """Return the path of a saved state. If `path` is a walk's folder, return the state file in it, which is written
-    first if missing or outdated. If `path` is a file or None, return it unchanged."""
+    """Return the path of a saved state. If `path` is a walk's folder, write the folder's state file if missing or
+    outdated, and return this file. If `path` is a file or None, return it unchanged."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -72,8 +71,8 @@ def update_state(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk from `image`, from the saved `state`, or without both `default`. A `prompt` other than
-    None replaces the prompt of the Start. Raises InputError for both an image and a state."""
+    """Return the Start of a walk from `image` or from the saved `state`. If both are None, return `default`. A `prompt`
+    other than None replaces the Start's prompt. Raises InputError for both an image and a state."""
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
     from ...pipeline.state import WorldState, load_state
@@ -120,8 +119,9 @@ def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file of a tiny decoder. `decoder` is the file, or a name without suffix. A name is searched in the
-    model's folder `ckpt` and in the folders vae_approx of it and its parents. Raises InputError if no file is found."""
+    """Return the file of a tiny decoder. `decoder` is the file, or its name without suffix. Look for a name in the
+    model folder `ckpt`, and in subfolders vae_approx of this folder and its parents. Raises InputError if no file is
+    found."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

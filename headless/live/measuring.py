@@ -38,7 +38,8 @@ def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Return `client`'s result. The first Ctrl-C cancels `client` and raises CancelledError. Later ones do nothing."""
+    """Await the coroutine `client` and return its result. The first Ctrl-C cancels the coroutine, which raises
+    CancelledError. Later ones do nothing."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
 

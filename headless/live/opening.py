@@ -71,7 +71,7 @@ class LiveSettings:
     """A server's settings for all walks (steered videos).
 
     speed: the speed of the key W, above 0; values above 1 exceed those in training.
-    moving: whether video is also generated without input.
+    moving: whether generation goes on while the camera rests without input.
     decoder: the file or name of a tiny decoder; None for the VAE.
     restart_on_drift: whether a walk restarts from its image when the video degrades.
     events: named additions to the prompt, such as rain, for clients to select.
@@ -146,7 +146,7 @@ def _with_bf16_on_cpu(options: GenerateOptions) -> GenerateOptions:
 
 
 class LoadedModel:
-    """A loaded model and the server's settings. All engines of the model share the weights."""
+    """A loaded model and the server's settings. The model's engines, which generate the walks, share its weights."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
         self.plan, self.settings = plan, LiveSettings()

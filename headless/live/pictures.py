@@ -56,8 +56,8 @@ def examples(loaded: LoadedModel) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return a start image for the page from the PNG file `path`. The prompt comes from the text file next to the PNG
-    file. Without text, the prompt is `otherwise`."""
+    """Return a start image for the page: the PNG file `path` with a prompt. The prompt comes from the text file next to
+    the PNG file, or is `otherwise` if there is no text."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")
@@ -70,9 +70,9 @@ def _jpeg(image: Image.Image) -> bytes:
 
 
 def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Decode the bytes of a PNG, JPEG or WebP file to pixels, uint8 [H, W, 3], without resizing. `crop`: whether to
-    crop the center to the aspect ratio of `size` (height, width), which is otherwise ignored. Raises InputError for
-    other files."""
+    """Decode the bytes of a PNG, JPEG or WebP file to pixels, uint8 [H, W, 3], without resizing. If `crop` is set, crop
+    the center to the aspect ratio of `size` (height, width). Otherwise ignore `size`. Raises InputError for other
+    files."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MAX_PIXELS:

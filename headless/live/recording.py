@@ -27,7 +27,7 @@ MAX_QUEUED_BATCHES = 24
 
 
 class WalkRecording:
-    """A video file of a walk that can be played at any time.
+    """A writer of a walk's video file, which can be played even while the walk runs.
 
     left_out: the number of dropped frames. The frame after a gap is repeated to fill it.
     failure: the reason if writing has failed, else empty.

@@ -94,8 +94,8 @@ async def running(
     limits: TimeLimits | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, WalkServer]]:
-    """Run a live server within this context. Yield its port and its WalkServer. Raises InputError for an unusable port
-    or host."""
+    """Run a live server that saves walks in `folder`. Yield its port and WalkServer. Raises InputError for an unusable
+    port or host. Without `token`, only this machine may connect."""
     limits = limits or TimeLimits()
     site = Site(WalkServer(loaded, folder, limits), token, origins)
     runner = web.AppRunner(

@@ -155,7 +155,8 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _download(site: Site, request: web.Request) -> web.StreamResponse:
-    """Respond with the current walk's state, video or camera path, status 404 if missing, or 409 on failure."""
+    """Respond with the current walk's state, video or camera path, as the address says. The status is 404 without such
+    a file, or 409 on failure."""
     visit = site.server.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

@@ -24,7 +24,7 @@ from .pictures import read_upload, upload_notes
 
 class Visit:
     """The session of one client, which stays open for reconnection. All methods must run in the event loop's thread,
-    except the constructor, a restart by `do`, and `session.close`. These three may run in another thread."""
+    with two exceptions. The constructor, and `do` with a restart event, may run in another thread."""
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
         """Open a session for a client's first message `init`. The walk gets a subfolder of `folder`. Raises InputError

@@ -42,8 +42,8 @@ class WalkServer:
         self._lost_at = 0.0
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client until the client disconnects or the walk ends. `init`: the first message. `inbox`: later
-        messages. Raises InputError for unsupported settings, a full queue, or a reconnection to an ended walk."""
+        """Serve a client until the client disconnects or the walk ends. `init` is the first message. `inbox` delivers
+        later ones. Raises InputError for unsupported settings, a full queue, or a reconnection to an ended walk."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:

@@ -68,9 +68,9 @@ def run_batch(
 ) -> Counts:
     """Make a batch's missing and outdated videos, and record the outcomes. Raises InputError for a folder in use.
 
-    run_groups: a function that makes the groups' videos, such as on a cluster; None uses this process.
+    run_groups: a function that makes the videos of groups of jobs; None uses this process.
     tell: `tell(message)` gets notes and failures.
-    own_process: whether the function may set torch's number of threads.
+    own_process: whether this process runs only the batch, which may then set torch's number of threads.
     """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
     """Check a batch without writing to `folder`. Return the counts that `run_batch` would return. `tell(message)` gets
-    notes, groups and expected failures."""
+    the plans' notes, a line for each group of jobs, and expected failures."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -143,8 +143,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs with a missing or outdated video, with `overwrite` set in their options. Raises InputError for an
-    existing video that is not in the manifest."""
+    """Return the jobs with a missing or outdated video, as copies with the option `overwrite` set. Raises InputError
+    for an existing video that is not in the manifest."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -157,8 +157,8 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[SeededJob]]], list[Outcome]]:
-    """Divide jobs into groups that run together. Return pairs (plan of one of the group's jobs, the group's jobs), and
-    the outcomes of jobs that could not be planned. `tell(message)` gets notes of the plans."""
+    """Divide jobs into groups that run together. Return each group as the plan of one job, with all jobs of the group.
+    Also return the outcomes of jobs that could not be planned. `tell(message)` gets notes of the plans."""
     alike: dict[str, list[SeededJob]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -191,7 +191,8 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return a job's options. Write the camera path of `preset` or `keys` into `folder`, and set `action_path`."""
+    """Return a job's options, with any camera path in `action_path`. The path of a `preset` or of `keys` is first
+    written into `folder`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera

@@ -28,9 +28,9 @@ _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a batch's job.
+    """The outcome of one job of a batch. Similar jobs run together, as a group.
 
-    seconds: the time since the previous video of the job's group, or since the group's start; 0 after a failure.
+    seconds: the time since the group's previous video or the group's start; 0 after a failure.
     error: the reason of a failure, or None.
     """
 
@@ -122,8 +122,8 @@ class Manifest:
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
-    """Return the manifest's row in a line of JSON if it is the complete row of a finished job. For any other line with
-    a job's name, return only the name and the status "failed". Without a name, return None."""
+    """Parse a line of the manifest. Return the whole row if it is the complete row of a finished job. Otherwise return
+    the job's name with the status "failed", or None if the line has no name."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -139,8 +139,8 @@ def _parse_row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Compare a job's recorded settings `before` with the `given` ones. Return the changed settings' names, separated
-    by commas. Return "its settings" if settings were only removed, and "" if nothing changed."""
+    """Compare a job's recorded settings `before` with the `given` ones. Return the changed settings' names as text for
+    a message. The text is "its settings" if settings were only removed, and "" if nothing changed."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"

@@ -88,8 +88,8 @@ class ModelCache:
         return model
 
     def free_without_experts(self, device: torch.device) -> int:
-        """Return the bytes that would be free on the device without the cached experts. This number can be compared
-        with memory estimates that include the experts."""
+        """Return the device's free bytes plus the bytes of the cached experts. Nothing is freed. Compare this sum with
+        memory estimates that include the experts."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

@@ -42,7 +42,7 @@ def end_at_next_signal() -> None:
 
 
 class FilesNote:
-    """A note, read with `str()`, on the output files that the run has written."""
+    """A note on the output files that the run has written. Each `str()` looks at the files again."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -64,8 +64,8 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class DelayInterrupts:
-    """A context that delays interrupts, such as Ctrl-C, until its end. Without `first`, the first interrupt takes
-    effect at once, and only later ones are delayed."""
+    """A context that delays interrupts, such as Ctrl-C, until its end. `first`: whether the first interrupt is delayed
+    too; by default it takes effect at once."""
 
     def __init__(self, first: bool = False) -> None:
         self._holds = first

@@ -24,8 +24,8 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=24)
-"""The timeout of communication between processes. It is much longer than the others wait while the first process
-decodes and writes a video."""
+"""The timeout of communication between processes. It must exceed the time in which the first process decodes and writes
+a video."""
 ENDED_WITH_THE_OTHERS = 1
 """The exit code of a process that ends only because another process has failed."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -36,7 +36,7 @@ PATIENCE = 30  # seconds to wait for the error report of the process that failed
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that make a video, seen from the process `rank` of `size`."""
+    """The processes that make a video together. `rank` is this process's index. `size` is the number of processes."""
 
     rank: int = 0
     size: int = 1
@@ -51,8 +51,8 @@ class Processes:
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Send a task's result from the process that did the task to all processes, and return it. All processes must
-        call this method. `made`: the result, with tensors on the CPU; ignored in other processes."""
+        """Send the result of task number `task` to all processes, and return it. All processes must call this method.
+        `made`: the result, with tensors on the CPU, in the process with rank `task` % `size`; ignored in others."""
         if self.size == 1:
             assert made is not None
             return made
@@ -78,8 +78,8 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device for this process. A single process, or the option "cpu", gets `asked`. Several processes
-        get a GPU each, or None without CUDA. Then `asked` must not name one GPU, else InputError is raised."""
+        """Return the device for this process. A single process gets `asked`, as do all processes for "cpu". Otherwise
+        each process gets its own GPU, or None without CUDA. Raises InputError if several processes ask for one GPU."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):

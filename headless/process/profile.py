@@ -30,8 +30,8 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
 def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a `show` that also reports denoising steps, or a causal model's frames, to `on_progress`. Progress updates
-    raise CancelledError if `cancel()` is true. `steps`: the total of both experts' denoising steps."""
+    """Return a replacement of `show` that also reports denoising steps, or a causal model's frames, to `on_progress`.
+    If `cancel()` is true, progress updates raise CancelledError. `steps`: both experts' denoising steps together."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:

@@ -68,7 +68,7 @@ def _start_driver() -> bool:
 
 @contextmanager
 def triton_starting(device: torch.device) -> Iterator[None]:
-    """Start Triton in a thread, and wait for it at the context's end."""
+    """Initialize Triton for a GPU in a thread, which ignores errors. The context's end waits for the thread."""
     if device.type == "cuda":
         _triton(device.index or 0)
     try:
@@ -78,7 +78,7 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Start Triton on a GPU, unless it has started, and wait for it."""
+    """Wait until Triton is initialized for a GPU, and start this initialization if needed. Do nothing for the CPU."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
