@@ -45,8 +45,8 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a list of at most one warning, if the lens is implausible for an 832x480 image. `lens`: fx, fy, cx, cy in
-    pixels of such an image."""
+    """Return one warning, in a list, if the lens is implausible for an 832x480 image. Otherwise return an empty list.
+    `lens`: fx, fy, cx, cy in pixels of such an image."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= LARGEST_FRACTION:
@@ -70,8 +70,8 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a list of at most one hint. If the camera moves at constant speed, the hint says that its speed has no
-    effect, because the model sees only relative step lengths. `frames`: the number of video frames."""
+    """Return one hint, in a list, if the camera moves at constant speed: the speed has no effect, because the model
+    sees only relative step lengths. Otherwise return an empty list. `frames`: the number of video frames."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -85,8 +85,9 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the camera's motion between the f latent frames of `frames` video frames: the translation lengths, divided
-    by the longest, and the rotation angles in degrees, each [f - 1]. Raise CameraError for too few poses."""
+    """Return the camera's translation lengths and rotation angles between consecutive latent frames, each [f - 1].
+    Lengths are divided by the longest; angles are in degrees. `frames`: the number of video frames. Raise CameraError
+    for too few poses."""
     return _motion(model_poses(path.c2w, frames))
 
 

@@ -35,9 +35,9 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
     CameraError for invalid matrices.
 
     values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16].
-    name: begins error messages.
-    numbers: the file's numbers, in any shape, if `values` were computed from others, such as quaternions. Rounding
-    errors are estimated from these numbers.
+    name: the prefix of error messages.
+    numbers: the file's numbers, such as quaternions, from which `values` were computed. None if `values` are the file's
+    numbers. Rounding errors are estimated from the file's numbers.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):

@@ -16,16 +16,17 @@ PASSING, DECISIVE = 0.5, 0.5
 """Thresholds of the plausibility scores, -1 to 1: a path passes above PASSING; a difference above DECISIVE decides
 between two conventions."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""Thresholds at which the viewing axes of a camera count as meeting at a point. MEETING: the maximum distance of an
-axis from the point, divided by the camera's distance. TURNED_DEG: the minimum rotation of the axis, in degrees."""
+"""Thresholds at which the viewing axes of a path's poses count as meeting at a point. MEETING: the maximum distance of
+an axis from the point, divided by the camera's distance from it. TURNED_DEG: the minimum angle by which some axis
+differs from the first."""
 MIN_FORWARD = 0.3
-"""A camera that looks at its orbit's centre moves mainly sideways. If less than this fraction of its motion is forwards
-or backwards, the direction of motion does not count for or against a convention."""
+"""The minimum fraction of motion forwards or backwards with which the direction of motion counts for or against a
+convention, if the camera looks at its orbit's centre."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
-"""X_AHEAD: the file formats whose poses may be those of a vehicle, with x forward. SIDEWAYS: the fraction of motion
-along the camera's x axis above which a warning says so."""
+"""X_AHEAD: the file formats whose poses may be a vehicle's, with x forward. SIDEWAYS: the fraction of motion along x
+above which the user is warned that the poses may be a vehicle's."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
@@ -51,8 +52,8 @@ class _Score(NamedTuple):
 
 
 def report_origin(path: CameraPath, frames: int | None = None) -> list[str]:
-    """Return messages on the file, convention and scale of a path from a file, else an empty list. `frames`: the
-    video's length, by default the path's."""
+    """Return messages on the file, convention and scale of a path that was read from a file. Return an empty list for
+    other paths. `frames`: the video's length, by default the path's."""
     if path.origin is None:
         return []
     read = f"Read as {path.origin.format}: {len(path)} poses, field of view {path.fov_deg:.1f} degrees."
@@ -73,8 +74,8 @@ def summarize_convention(path: CameraPath) -> str:
 
 
 def convention_warnings(path: CameraPath) -> list[str]:
-    """Return a list of at most one warning on the convention of a path's file. Either the camera moves along its x
-    axis, as the poses of vehicles do, or another convention is more plausible."""
+    """Return one warning, in a list, if the camera moves along its x axis, as the poses of vehicles do, or if another
+    convention than the file's is more plausible. Otherwise return an empty list."""
     if path.origin is None:
         return []
     steps = framewise_relative(path.c2w[::4])[1:, :3, 3]
@@ -110,8 +111,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Compare the path's convention with those that differ in direction or axes. Return the comparisons, keyed by
-    convention name."""
+    """Compare the plausibility of the path under its convention and under every convention with another direction or
+    other axes. Return the comparisons by convention name."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -170,7 +171,8 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _score_focus(c2w: np.ndarray) -> float:
-    """Return 1 if the viewing axes meet in front of all cameras, -1 behind all, 0 if they do not meet."""
+    """Return 0 if the viewing axes do not meet at a point. Otherwise return the mean over cameras: 1 if the camera
+    faces the point, -1 if not."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0

@@ -16,14 +16,15 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the path's pose at each latent frame, [f, 4, 4]. `frames` is rounded down to full chunks of `chunk` latent
-    frames."""
+    """Return the path's pose at each latent frame, [f, 4, 4]. `c2w`: [n, 4, 4]. `frames`: the number of video frames. f
+    is rounded down to a multiple of `chunk`."""
     return interpolate(c2w, latent_times(len(c2w), frames, chunk))
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return a fractional pose index for each latent frame, float64 [f]. The indices are 0, 4, 8, ... If f is rounded
-    down to a multiple of `chunk`, they are spread evenly over the same poses. Raise CameraError for too few poses."""
+    """Return the fractional index of the path's pose at each latent frame, float64 [f]: 0, 4, 8, ... If f is rounded
+    down to a multiple of `chunk`, the indices are spread evenly over the same range. `frames`: the number of video
+    frames. Raise CameraError for too few poses."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
@@ -48,8 +49,8 @@ def model_poses(
     """Return the model's input for f latent frames, [f, 4, 4]: the pose of each latent frame relative to the previous
     one's.
 
-    frames: the number of video frames.
-    chunk: the number of latent frames generated together; f is a multiple.
+    frames: video frames, for at most (frames - 1) // 4 + 1 latent frames.
+    chunk: latent frames generated together; f is a multiple.
     scale: the divisor of translations, by default the longest translation.
     before: the pose [4, 4] before the first. If None, the first input is the identity.
     """
@@ -59,11 +60,11 @@ def model_poses(
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move a path to begin at `before`. Return the f = `latent_frames` poses that follow `before`, sampled evenly: as
-    model input, and as camera-to-world, both [f, 4, 4].
+    """Move the path `c2w` [n, 4, 4] to begin at `before`, and sample `latent_frames` later poses evenly. Return them
+    twice, [f, 4, 4] each: as the model's input, and as camera-to-world.
 
     before: [4, 4], the last pose of the video so far.
-    scale: the divisor of translations in the model input, by default the longest one.
+    scale: the divisor of translations in the model's input; None for the longest translation.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -81,15 +82,16 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
     """Return the longest translation between consecutive latent frames of the path `c2w` [n, 4, 4], in world units; 0
     for a still camera.
 
-    frames: the number of video frames.
-    chunk: the number of latent frames generated together.
+    frames: the number of video frames; further poses are unused.
+    chunk: the latent frames generated together; their total is a multiple.
     """
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose of `sampled` [f, 4, 4] relative to the previous one, and the longest translation, or 0 if
-    rounding explains it. `before`: the pose before the first; if None, the first result is the identity."""
+    """Return each pose of `sampled` [f, 4, 4] relative to the previous one, and the longest translation's length. This
+    length is 0 if it may be a rounding error. `before`: the pose before the first; if None, the first result is the
+    identity."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -147,7 +149,7 @@ def camera_embedding(
 
     c2w: [n, 4, 4], camera-to-world in OpenCV axes.
     intrinsics: [n, 4] or [4], in pixels of an 832x480 image.
-    frames: video frames, rounded down to 4k + 1.
+    frames: video frames; the smaller of this and n is rounded down to 4k + 1.
     height, width: the video's size in pixels.
     chunk: latent frames per chunk; f is rounded down to a multiple.
     scale: the divisor of translations, by default the longest step.

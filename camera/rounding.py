@@ -11,7 +11,8 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 MIN_SAMPLE = 200
-"""The minimum number of frames in the subsample that estimates a long path's rounding."""
+"""The minimum number of frames in the subsample of a long path from which the rounding of its stored numbers is
+estimated."""
 EXACT = 1e-9
 """The maximum `orthogonality_error` of an exact rotation matrix."""
 
@@ -19,9 +20,9 @@ EXACT = 1e-9
 class Rounding:
     """The rounding error of a file's numbers, estimated from their decimal digits or dtype.
 
-    decimals: the decimal places, 2 to 9; 10 if more are needed.
+    decimals: the decimal places of the numbers, 2 to 9; 10 if 9 do not suffice.
     absolute: half a unit of the last decimal place; 0 if `decimals` is 10.
-    relative: the relative error of the digits or the dtype.
+    relative: the larger relative error of significant digits and dtype.
     """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
@@ -91,8 +92,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Make the rotations of `matrices` [n, 4, 4] orthogonal, in a copy, if decimal rounding explains their deviation.
-    Return other matrices unchanged."""
+    """Return a copy of `matrices` [n, 4, 4] with orthogonal rotations if decimal rounding explains the largest
+    deviation in the array. Otherwise return the whole array unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = orthogonality_error(matrices[:, :3, :3]).max(initial=0.0)

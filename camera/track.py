@@ -12,8 +12,8 @@ from .poses import FEWEST_POSES, frame_count
 FRAMES_PER_LATENT = 4
 """The number of video frames for each latent frame after the first."""
 LONGEST_STEP = 1.05
-"""The length of a step in the model's input above which the user is warned. The longest step of the video's first path
-has length 1; resampling may exceed 1 slightly."""
+"""The translation between latent frames, in the model's input, above which the user is warned. Translations are
+relative to the longest of the video's first path; resampling may exceed 1 slightly."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class _Camera(NamedTuple):
     """A camera in COLMAP's cameras file.
 
     size: width and height of the images in pixels.
-    lens: fx, fy, cx, cy in pixels; empty without a pinhole model.
+    lens: fx, fy, cx, cy in pixels; empty for a fisheye or panorama.
     terms: the distortion coefficients.
     """
 
@@ -89,7 +89,7 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return the images' lens [n, 4], one row per image, together with notes for the user.
+    """Return fx, fy, cx, cy for each image, [n, 4] in pixels of an 832x480 image, and notes for the user.
 
     used: the camera id of each image.
     images_file: named in error messages.

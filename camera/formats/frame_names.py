@@ -33,8 +33,8 @@ def natural_key(name: str) -> list[str | int]:
 
 
 def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
-    """Raise CameraError if the numbers do not increase, or if a step exceeds 1.5 times the median step. `name` begins
-    the message."""
+    """Raise CameraError if `indices` do not increase, or if a step exceeds 1.5 times the median step. `name`: the
+    prefix of the message."""
     if gap := _gap(indices):
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 
@@ -98,8 +98,8 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _order_without_gaps(columns: np.ndarray) -> np.ndarray | None:
-    """Return the row indices, int [n], that sort `columns` [n, k] by one of the columns. This column has no gaps, and
-    columns to its left are sorted too. Return None if no column qualifies."""
+    """Find a column of `columns` [n, k] without gaps whose order also sorts every column to its left. Return the row
+    indices in this order, int [n], or None if no column qualifies."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():

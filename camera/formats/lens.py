@@ -62,8 +62,8 @@ FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is not a pinhole is refused; 
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
-    """Check the name of a camera model. Raise CameraError if it is not in PINHOLES. `where` and `field`, the key of the
-    name, begin the message."""
+    """Raise CameraError if the camera model `model` is not one of PINHOLES. `where`: the prefix of the message.
+    `field`: the key of the model's name."""
     if str(model).upper() not in PINHOLES:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
@@ -97,10 +97,10 @@ PARAMETER_KEYS = {
 """The JSON keys of the lens and image size, all in pixels, with nerfstudio's first."""
 SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True))
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
-"""A map from the key of a width to the key of the same image's height, and back."""
+"""The key of the height for each key of an image's width, and the key of the width for each key of a height."""
 MIN_SIDE = 16
-"""A width and a height under keys that are no usual pair, such as "w" and "height", count as an image size only from
-this number of pixels on."""
+"""The minimum width and height, in pixels, that count as an image size if their keys do not usually occur together,
+such as "w" and "height"."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The JSON keys of a horizontal field of view, each with the factor that converts it to radians."""
 SAME_LENS = 1.02
@@ -108,8 +108,8 @@ SAME_LENS = 1.02
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
-    """Return each frame's lens, [n, 4] in pixels of an 832x480 image, and notes for the user. Raise CameraError for a
-    missing or contradictory lens or image size."""
+    """Return each frame's fx, fy, cx, cy, [n, 4] in pixels of an 832x480 image, and notes for the user. Raise
+    CameraError if a lens or image size is missing or contradictory. `where`: the message's prefix."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         refuse_two_lenses(frame, f"{where}: frame {index}")
@@ -139,8 +139,8 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 
 
 def describes_image(key: str, fields: Mapping) -> bool:
-    """Whether a key in a JSON object describes an image. Return False for a width without a height, and for a height
-    without a width: "height" may be the camera's height above ground. `fields`: the object, which has `key`."""
+    """Whether `key` of the JSON object `fields` describes the image. Return False only for a width without a height, or
+    a height without a width: "height" alone may be the camera's height above ground."""
     if key not in PAIRED or PAIRED[key] in fields:
         return True
     others = PARAMETER_KEYS["height" if key in PARAMETER_KEYS["width"] else "width"]

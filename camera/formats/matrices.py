@@ -29,7 +29,7 @@ AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|
 
 
 def axes_of(text: str) -> str:
-    """Return "opencv" or "opengl" if a text states these axes, else ""."""
+    """Return "opencv" or "opengl", the axes that a text names, also by a program such as Blender; else ""."""
     return next((name for name, pattern in AXES.items() if re.search(pattern, text, re.IGNORECASE)), "")
 
 
@@ -46,8 +46,8 @@ def array_direction(name: str) -> str:
 
 
 def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
-    """Return a list of at most one note for the user, which names the keys in a file's `objects` that `fields` does not
-    cover. Keys that state a matrix convention are left out."""
+    """Return one note for the user, in a list, on the keys of the JSON objects `objects` that `fields` does not cover.
+    Keys that state a matrix convention count as covered. Return an empty list if all are covered."""
     keys = {key: value for each in objects for key, value in each.items()}
     texts = {key: value for key, value in keys.items() if isinstance(value, str) and CONVENTION_KEYS.search(key)}
     silent = [key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))]
@@ -119,8 +119,8 @@ def are_frames(value: Any) -> bool:
 
 
 def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
-    """Replace a nested object by its fields if its key, such as "extrinsics", states a pose direction: {"extrinsics":
-    {"c2w": m}} becomes {"extrinsics_c2w": m}. With `inner_names`, a direction in one of the inner keys suffices."""
+    """Return a copy in which a nested object's entries are moved up if its key states a pose direction: {"extrinsics":
+    {"c2w": m}} becomes {"extrinsics_c2w": m}. `inner_names`: whether a direction in an inner key suffices."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or inner_names and any(map(direction_of, value)))
@@ -129,8 +129,8 @@ def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
 
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
-    """Read a JSON file: a list of matrices, or an object with the key "matrices" or a key such as "w2c". The lens is
-    optional. `convention` decides how the matrices are read, whatever their key."""
+    """Read a JSON file: a list of matrices, or an object with "matrices" or a key that states a pose direction, such as
+    "w2c". The lens is optional. `convention` decides how the matrices are read, even against the key."""
     data = read_json(path)
     direction = "c2w" if convention.camera_to_world else "w2c"
     named = None if isinstance(data, Mapping) and "matrices" in data else named_matrices(data, path, direction)

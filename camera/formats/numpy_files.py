@@ -127,7 +127,7 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def read_predictions(path: Path, convention: Convention, *, direction: str) -> CameraFile:
     """Read the .npz of MegaSaM, VGGT or Depth Anything 3. `direction`: "c2w" or "w2c", the array to read. Raise
-    CameraError if the arrays of both directions differ."""
+    CameraError if the c2w and w2c arrays are different camera paths."""
     arrays, shapes = _archive(
         path, ".npz of a reconstruction", lambda name: bool(array_direction(name)) or name in (*INTRINSICS, *INDICES)
     )

@@ -15,13 +15,13 @@ from ..pose_folder import check_file
 from ..poses import LARGEST_FRACTION, LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
 
 LARGE_SIDE = 100
-"""An image size in pixels. If both sides of an image are larger, a lens with very small values raises an error: the
-values seem to be fractions of the image size."""
+"""Above this width and height in pixels, a lens of very small values is refused: they seem to be fractions of the image
+size."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 """A pattern for the keys under which a file may state its matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
-"""A lens with notes for the user. The lens is an array [n, 4]: fx, fy, cx, cy in pixels of an 832x480 image, one row
-per pose or one row for all."""
+"""The two results of a lens reader: an array [n, 4] and notes for the user. The array has fx, fy, cx, cy in pixels of
+an 832x480 image, in one row per pose or one row for all."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], Lens]) -> "CameraFile":
-        """Return a copy with the lens that `read()` returns, and with its notes added to `notes`. If `read` raises
-        CameraError, the message becomes `lens_fault`."""
+        """Return a copy with the lens from `read()`, and with the notes from `read()` appended to `notes`. If `read`
+        raises CameraError, return a copy with the message as `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -52,8 +52,8 @@ class CameraFile:
 
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
-    """Return the lens `pixels` [n, 4], scaled from a `width` x `height` image to 832x480. Raise CameraError for a side
-    below 1, and for a lens in fractions of the image size."""
+    """Return `pixels`, rows of fx, fy, cx, cy, scaled from a `width` x `height` image to 832x480. Raise CameraError,
+    with the prefix `name`, for a side below 1 or a lens in fractions of the image size."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     rows = np.asarray(pixels, dtype=np.float64)
@@ -133,7 +133,8 @@ def is_number(text: str) -> bool:
 
 
 def float_fields(fields: Iterable[str], where: str) -> list[float]:
-    """Return the columns of a line as floats. Raise CameraError for a column without a number."""
+    """Return `fields`, the columns of a line, as floats. Raise CameraError, with the prefix `where`, for a column that
+    is not a number."""
     try:
         return [float(value) for value in fields]
     except ValueError as error:

@@ -89,7 +89,8 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return `folder` or its usual subfolder with a scanner's JSON files, one per frame; None if neither has them."""
+    """Return the folder with a scanner's JSON files, one per frame: `folder` or a subfolder such as keyframes/cameras.
+    Return None if none has such files."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 
@@ -150,7 +151,7 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """Return a frame's pose [4, 4] in the file's storage order."""
+    """Return a frame's pose matrix [4, 4] as stored: transposed if the file stores matrices by column."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
@@ -164,7 +165,7 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 def _stated_order(frames: list[Mapping]) -> str:
     """Return how the frames' pose matrices are stored: "row" or "column" (transposed), or "" if unknown. Polycam's keys
-    mean "row"; otherwise a 3x3 intrinsic matrix shows the order."""
+    mean "row". Otherwise the place of cx and cy in a 3x3 intrinsic matrix shows the order."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
@@ -177,8 +178,8 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _to_row_order(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] in row-major order, and notes. The translations show the file's order. If all are 0,
-    `order` decides."""
+    """Return the poses [n, 4, 4] in row-major order, and notes. Transpose poses with translations in the last row. If
+    all translations are 0, `order` decides: "row", "column" or "" (unknown)."""
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

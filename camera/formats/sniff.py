@@ -32,7 +32,7 @@ ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 MATRIX_NAME = "matrix_type"
-"""A key in the result of `stated_texts`. Its value is the key of the pose matrices in the file, such as "c2w"."""
+"""The key under which `stated_texts` returns the name of the pose matrices in the file, such as "c2w"."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
@@ -65,7 +65,8 @@ def looks_like_lens(path: Path) -> bool:
 
 
 def looks_like_camera(path: Path) -> bool:
-    """Whether a file or folder seems to have a camera format. An .npy file must hold pose matrices."""
+    """Whether a path is recognised as a camera file or folder. An .npy file is recognised only if it has the shape of
+    pose matrices."""
     return format_of(path) is not None and (path.suffix != ".npy" or looks_like_poses(path))
 
 
@@ -169,8 +170,8 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
 
 
 def stated_texts(path: Path, matrix_name: bool = False) -> dict[str, str]:
-    """Return the texts in a file that may state its convention or lens, by their keys in the file. If `matrix_name`,
-    add the pose matrices' name under the key MATRIX_NAME."""
+    """Return the texts in a file that may state its convention or lens, by their keys in the file. `matrix_name`:
+    whether to add the key of the pose matrices, under MATRIX_NAME."""
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
@@ -192,8 +193,8 @@ def stated_texts(path: Path, matrix_name: bool = False) -> dict[str, str]:
 
 
 def _convention_in(line: str) -> str:
-    """Return what a table's header line states: left-handed axes, such as "Unity", or a direction, "c2w" or "w2c"; else
-    ""."""
+    """Return the words in a table's header line for left-handed axes, such as "Unity"; else the pose direction, "c2w"
+    or "w2c". Return "" if the line is unclear."""
     line = re.sub(r"\S*[/\\]\S*\.\w+", "", line)
     if left_handed := LEFT_HANDED.search(line):
         return left_handed[0]
@@ -206,9 +207,9 @@ def stated_convention(texts: Mapping[str, str], default: str, where: str) -> str
     """Return the name of a file's matrix convention, such as "opencv_c2w", or "" if it is unknown. Raise CameraError
     for unsupported axes or a contradiction.
 
-    texts: the file's texts that may state axes or a direction, by key.
-    default: the format's convention, for what the texts leave open; "" if the format has none.
-    where: begins error messages.
+    texts: the file's texts by key; some may state axes or a direction.
+    default: the format's convention, used if `texts` do not state axes or direction; "" if the format has none.
+    where: the prefix of error messages.
     """
     axes, direction = default.split("_") if default else ("", "")
     for key, text in texts.items():

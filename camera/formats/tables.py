@@ -61,8 +61,7 @@ WANTED = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 W_FIRST_COLUMNS = [0, 1, 2, 3, 5, 6, 7, 4]
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
-"""A pattern for names of table columns that serve as times if no column is named as a time: seconds, frame numbers and
-indices."""
+"""A pattern for the names of table columns that replace a missing time column: seconds, frame numbers and indices."""
 TURN_COLUMN = re.compile(r"(?:^r(?=_?.$)|^q|_q(?=_?.$|_rs_)|quat|rot|orientation).*?([wxyzijk])$")
 """A pattern for the names of table columns that hold a quaternion's component. Group 1 is w, x, y or z, or i, j, k for
 x, y, z."""
@@ -73,8 +72,9 @@ PLACE_COLUMN = re.compile(
 UNEVEN_STEPS = 1.5
 """If a time step is longer or shorter than the median step by more than this factor, the poses are resampled."""
 MIN_FORWARD, MIN_GAIN, MIN_UPRIGHT = 0.7, 0.1, 0.7
-"""Thresholds for quaternions that seem to begin with w. If w is read first, the fraction of motion that is forward must
-exceed MIN_FORWARD, and be larger by MIN_GAIN. MIN_UPRIGHT: the minimum mean c2w[1, 1] of an upright camera."""
+"""Thresholds for quaternions that seem to begin with w. Read so, the fraction of forward motion must exceed
+MIN_FORWARD, and exceed that of the other reading by MIN_GAIN. MIN_UPRIGHT: the minimum mean c2w[1, 1] of an upright
+camera."""
 W_LIKE = 0.999
 """If the first quaternion's first component has at least this absolute value, it is probably w."""
 W_FIRST_NOTE = Reported(
@@ -107,8 +107,8 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
-    """Read 3x4 or 4x4 matrices by row, from a text file or a folder with a file per frame. For a folder, also read the
-    lens from ScanNet's file SCANNET_LENS in it or next to it, if this exists."""
+    """Read 3x4 or 4x4 matrices by row, from a text file (KITTI), or from a folder with a file per frame (ScanNet). For
+    a folder, also read the lens file SCANNET_LENS, if the folder or its parent has it."""
     files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [read_table(file, 12, 16, 13, 17, 4) for file in files]
     if several := next(
@@ -131,7 +131,8 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
 
 
 def pose_files(folder: Path) -> list[Path]:
-    """Return the pose files in `folder` or its subfolder pose or poses, one per frame. The list may be empty."""
+    """Return the pose files, one per frame, in `folder` or in its subfolder "pose" or "poses". The list may be
+    empty."""
     found = ([*place.glob("*.txt")] for place in (folder, folder / "pose", folder / "poses"))
     return [file for file in next(filter(None, found), []) if re.fullmatch(NUMBERED, file.name)]
 
@@ -171,7 +172,8 @@ def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
 
 
 def _check_quaternion_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
-    """Return a warning, in a list, if quaternions may begin with w; else []. Raise CameraError if they clearly do."""
+    """Raise CameraError if the quaternions in `rows` clearly begin with w. Return a list with one warning if they
+    possibly do, else an empty list."""
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)
     # absolute: a straight path with the camera rotated by 180 degrees about x is valid in both readings
@@ -261,7 +263,8 @@ def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
 
 
 def _column_of(name: str) -> str:
-    """Return the item of WANTED that a column holds, such as "time", "x" or "qw", or ""."""
+    """Return what a table column with this name holds: an item of WANTED, such as "time", "x" or "qw". Return "" for
+    other columns."""
     name = re.sub("[ .]+", "_", name)
     if re.search(r"time|stamp|^t$", name):
         return "time"

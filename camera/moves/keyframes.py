@@ -83,8 +83,9 @@ def path_from_load3d(
     fov_deg: float | None = None,
     fps: float = FPS,
 ) -> CameraPath:
-    """Return a path through ComfyUI's LOAD3D_CAMERA values. `spacing`: "even", or "distance" for `knots_by_distance`.
-    `fov_deg`: horizontal, by default the first camera's. Raise CameraError for invalid values."""
+    """Return a path through ComfyUI's LOAD3D_CAMERA values. Raise CameraError for invalid values. `spacing` in time:
+    "even", or by "distance". `smooth_turns`: squad, else slerp. `fov_deg`: horizontal field of view; None for the first
+    camera's."""
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
     poses = [_load3d_pose(camera, f"camera {index + 1}") for index, camera in enumerate(cameras)]
@@ -99,8 +100,8 @@ def path_from_load3d(
 def load3d_camera(
     path: CameraPath, frame: int = 0, centre: np.ndarray | None = None, radius: float = 1.0
 ) -> dict[str, Any]:
-    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA value. The position is relative to `centre` [3] (y up, by
-    default the origin), in units of `radius`."""
+    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA value, with y up. The position is relative to `centre` [3] (y
+    up; None for the origin), in units of `radius`."""
     axes, pose, lens = OPENGL_TO_OPENCV[:3, :3], path.c2w[frame], path.intrinsics[frame]
     position, rotation = axes @ pose[:3, 3], axes @ pose[:3, :3] @ axes
     position = (position - (0.0 if centre is None else centre)) / radius

@@ -43,11 +43,12 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the path of a key script, with W, A, S, D flags per frame. In "w-10,iw-15", W is held for 10 video frames,
-    then I and W for 15. Frames are padded to 4n + 1.
+    """Return the path of a key script, with W, A, S, D flags per video frame. The keys wasd move; ijkl look around. In
+    "w-10,iw-15", W is held for 10 frames, then I and W for 15. Frames are padded to 4n + 1.
 
-    step: the move per frame, in world units.
-    turn_deg: the turn per frame, in degrees.
+    fov_deg: the horizontal field of view.
+    step: world units per frame.
+    turn_deg: degrees per frame.
     """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)

@@ -39,8 +39,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for the user on the limited effect of an amount in world units: the model sees only ratios between a
-        path's steps. It is "" for other moves, and if `amount` is 0."""
+        """A note for moves whose amount is a length in world units: the model sees only ratios between a path's steps.
+        It is "" if `amount` is in degrees or 0."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -97,8 +97,8 @@ def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
 
 
 def look_at(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return camera-to-world poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon.
-    Views straight up or down are not supported."""
+    """Return camera-to-world poses [n, 4, 4], in OpenCV axes, at `positions` [n, 3]. They look at `target` [3] with a
+    level horizon. The result is invalid for views straight up or down."""
     forward = unit(target - positions)
     right = unit(np.cross([0.0, 1.0, 0.0], forward))
     return rigid(np.stack([right, np.cross(forward, right), forward], -1), positions)
@@ -139,8 +139,8 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _align_to_first(c2w: np.ndarray) -> np.ndarray:
-    """Multiply the rotations in place by the inverse of the first, from the right, so that the first becomes the
-    identity. Positions stay. Return `c2w`."""
+    """Multiply the rotations in place by the inverse of the first, from the right. The first becomes the identity.
+    Positions stay, and so do rotations between poses in world axes. Return `c2w`."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T  # from the right: world axes, as of the positions
     return c2w
 

@@ -42,8 +42,8 @@ def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return the outline of a camera's frustum in world coordinates, [6, 3]: the apex, four corners clockwise from the
-    top left, and a mark above them."""
+    """Return a frustum's world points [6, 3]: the apex, four corners clockwise from the top left, and a mark above
+    them. `pose`: camera-to-world. `lens`: fx, fy, cx, cy at 832x480."""
     fx, fy, cx, cy = lens
     left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
     corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
@@ -80,12 +80,12 @@ class View:
         return scale, np.array([left + right, top + bottom]) / 2 - (low + high) / 2 * scale
 
     def line(self, points: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw a line through world points [n, 3], `width` pixels wide."""
+        """Draw a polyline through world points [n, 3], `width` pixels wide."""
         pixels = [tuple(point) for point in self.pixels(points)]
         ImageDraw.Draw(self.canvas).line(pixels, fill=color, width=width, joint="curve")
 
     def frustum(self, corners: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw a camera's frustum from the points [6, 3] of `drawing.frustum`."""
+        """Draw a camera's frustum from world points [6, 3]: the apex, four image corners, and a mark above them."""
         for corner in corners[1:5]:
             self.line(np.stack([corners[0], corner]), color, width)
         self.line(corners[[1, 2, 3, 4, 1]], color, width)

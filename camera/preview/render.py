@@ -16,8 +16,8 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Return the poses of a video's latent frames as the model sees them: camera-to-world, float64 [f, 4, 4], with
-    steps divided by the longest one."""
+    """Return the camera-to-world poses of the latent frames as the model sees them, float64 [f, 4, 4]: with
+    translations divided by the longest between latent frames. `frames`: the number of video frames."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 

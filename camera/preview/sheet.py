@@ -68,7 +68,7 @@ class Sheet:
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
 
     def chart(self, columns: Span, rows: Span, title: str, values: np.ndarray, most: float, color: Color) -> None:
-        """Draw a panel with a column chart. `most`: the value of a column of full height; larger values are clipped."""
+        """Draw a panel with a column chart. `most`: the maximum of the value axis; larger values are clipped."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
