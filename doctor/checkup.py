@@ -21,7 +21,7 @@ from .machine import describe_machine
 from .recordings import replays_correctly
 
 NAIVE = 20.0
-"""If matrix products reach more than this multiple of the TFLOP/s of convolutions, the convolutions seem to use
+"""The ratio of the TFLOP/s of matrix products to those of convolutions above which the convolutions seem to use
 MIOpen's slow naive kernel (AMD)."""
 WRONG = 0.1
 """The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""

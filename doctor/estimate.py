@@ -12,8 +12,8 @@ from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWor
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL, VAE_BYTES = 8.04e6, 4220
-"""The VAE's work per pixel of a frame: floating-point operations of its convolutions, and bytes that its norms move
-(tools/cards/per_clock.py)."""
+"""The VAE's work per pixel of a frame (tools/cards/per_clock.py). VAE_PIXEL: floating-point operations of the
+convolutions. VAE_BYTES: bytes that the norms move."""
 VAE_WIDTH = 96
 PASSES = 28  # reads and writes of a 16-bit activation [tokens, dim] in a block: norms 22, RoPE and cache update 6
 PASSES_8_BITS = 2  # added by 8-bit attention
@@ -33,13 +33,13 @@ FOUR_BIT = 0.57
 
 
 class Rates(NamedTuple):
-    """A GPU's kernel rates in TFLOP/s, with its memory's size and transfer rates.
+    """The rates of a GPU. Fields from `linear` to `convolution` are in TFLOP/s.
 
-    linear, attention: of 16-bit kernels.
+    linear, attention: the rates of 16-bit kernels.
     bandwidth: GB/s of GPU memory.
     bus: GB/s of copies from host memory.
     memory: the size of GPU memory in bytes.
-    recorded: whether kernels run from a CUDA graph.
+    recorded: whether kernels run from a CUDA graph, with less launch overhead.
     """
 
     linear: float
@@ -98,13 +98,13 @@ class Seconds(NamedTuple):
 
     @property
     def model(self) -> float:
-        """The seconds of the model's forwards: the sum of its computing times, or `bus`, the parallel copies from host
-        memory, if this is longer."""
+        """The estimated seconds of the model's forwards: the maximum of the computing times' sum and `bus`, the copies
+        from host memory in parallel."""
         return max(self.products + self.attention + self.memory + self.launches, self.bus)
 
     @property
     def total(self) -> float:
-        """The seconds of the model's forwards and the VAE."""
+        """The estimated seconds of the chunk: the sum of the model's forwards and the VAE."""
         return self.model + self.vae
 
 
@@ -141,7 +141,7 @@ PRESETS = (
 )
 """The compared settings, from the best quality to the highest speed."""
 BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
-"""The base model's video of 81 frames, as one chunk of 40 guided steps with two forwards each."""
+"""The base model's video of 81 frames (21 latent frames), as one chunk of 40 guided steps with two forwards each."""
 BASE_WORK = 3.9e9
 """The bytes of GPU memory that the base model needs for BASE_VIDEO besides its weights."""
 FAST_ENOUGH = 6.0
@@ -172,9 +172,10 @@ def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched:
 
 
 def place_model(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Placement | None:
-    """Return the best placement with which a model fits on a GPU, or None if none fits.
+    """Return a placement with which a model fits on a GPU, preferring GPU memory to host memory. Return None if none
+    fits.
 
-    weight: the average size of a stored weight in bytes.
+    weight: the average bytes of a stored weight.
     memory: the size of the GPU's memory in bytes.
     """
     work = _work(config, setting)
@@ -234,7 +235,8 @@ def estimate_releases(small: Rates, large: Rates | None = None) -> list[Estimate
 
 
 def estimate_base(rates: Rates) -> list[Estimate]:
-    """Return the estimates of BASE_VIDEO with 4-bit weights, computed in 16 bits and in 8 bits."""
+    """Return estimates of placement and time for BASE_VIDEO, an 81-frame video, with 4-bit weights: computed in 16
+    bits, and in 8 bits."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK

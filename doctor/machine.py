@@ -105,7 +105,8 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Measure `write_mb_s` and, with posix_fadvise, `read_mb_s`. An error becomes the key `reason`."""
+    """Measure a folder's disk speeds. Return `write_mb_s` and, with posix_fadvise, `read_mb_s`; after a failure, return
+    `reason` instead."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)

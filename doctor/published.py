@@ -9,9 +9,9 @@ from .estimate import Rates
 class RateShares(NamedTuple):
     """Fractions of a GPU's published rates that kernels reach.
 
-    linear, attention, convolution: of the fp16 rate with fp32 accumulation.
-    int8, fp8: of the int8 or fp8 rate, by matrix products.
-    attention_8bit: of the int8 rate.
+    linear, attention, convolution: fractions of the fp16 rate with fp32 accumulation.
+    int8, fp8: fractions of the int8 and fp8 rates, respectively, for matrix products.
+    attention_8bit: a fraction of the int8 rate.
     """
 
     linear: float = 0.90
