@@ -75,8 +75,7 @@ def reason(error: Exception) -> str:
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on what is lost or changed when the image is read, such as transparency. Return () for an array or
-    None."""
+    """Return notes on what reading an image loses or changes, such as transparency. Return () for an array or None."""
     if isinstance(image, Image.Image):
         return _read(image).notes
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
