@@ -20,8 +20,8 @@ SLOT_COLUMNS = 4
 MAX_ERROR = 2.8e-3
 """A convolution kernel passes the accuracy test if its relative RMS error is below this limit (-51 dB)."""
 GPU_TEST_SIZE, CPU_TEST_SIZE = Size(rows=58, dim=384, out=384), Size(rows=24, dim=32, out=96)
-"""The sizes in the accuracy test on a GPU and on the CPU: height (`rows`), input channels (`dim`) and output channels
-(`out`)."""
+"""The sizes in the convolution kernels' accuracy test, on a GPU and on the CPU. `rows` is the height, `dim` the input
+channels, `out` the output channels."""
 
 
 class KitchenDecoder(Decoder):
@@ -46,8 +46,8 @@ def convolution_kernel(device: torch.device) -> str | None:
 
 
 def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
-    """Convolve three frames [1, C, H, W] by comfy-kitchen. Return [1, out, H, W]. `weight` is [out, 3 * C, h, w], with
-    the oldest frame's channels first."""
+    """Convolve three frames [1, C, H, W] with comfy-kitchen to one frame [1, out, H, W]. `weight` is [out, 3 * C, h,
+    w], with the oldest frame's channels first."""
     from comfy_kitchen import fp16_conv3d
 
     (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2
@@ -59,8 +59,9 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias. The frames are a view of memory
-    with a padding row and column. If `size` has the default rows, use GPU_TEST_SIZE or CPU_TEST_SIZE instead."""
+    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias. As convolution kernels require,
+    the frames lie in memory with a padding row and column. If `size.rows` is Size's default, use GPU_TEST_SIZE or
+    CPU_TEST_SIZE."""
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
         size = CPU_TEST_SIZE if device.type == "cpu" else GPU_TEST_SIZE
@@ -79,8 +80,8 @@ def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @register_kernel("convolution", OURS)
 def convolve_by_hopper(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Convolve three frames [3, C, H, W], a view of a pool (see kernels/convolution.py), by the Hopper kernel. Return
-    [1, out, H, W]. `weight` is [out, 3 * C, 3, 3], channels last."""
+    """Convolve three frames [3, C, H, W] with the Hopper kernel. Return [1, out, H, W]. In memory, a row and a column
+    of zeros must follow each frame. `weight` is [out, 3 * C, 3, 3], channels last."""
     from ..model.kernels.hopper import convolution as convolution_hopper
 
     rows, slots, size = _pooled(frames)
@@ -111,9 +112,8 @@ KERNEL_TESTS["convolution"] = KernelTest(random_convolution, exact_convolution, 
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Return three arguments of a convolution kernel: all pixels of the frames as rows [pixels, C] with padding, the
-    frames' indices as int32 slots, and (height, width). `frames` is a view without the padding, a row and a column of
-    zeros."""
+    """Return three arguments of a convolution kernel: all pixels [pixels, C] with padding, the frames' int32 indices,
+    and (height, width). `frames` is a view of memory in which a row and a column of zeros pad each frame."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
     return rows, torch.arange(SLOT_COLUMNS, dtype=torch.int32, device=frames.device), (height, width)

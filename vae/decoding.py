@@ -35,7 +35,7 @@ def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) ->
 
 
 class VideoDecoder:
-    """A decoder of one video in parts. The frames equal those of one call bit for bit.
+    """A decoder of one video in parts. The frames equal bit for bit those of decoding the whole video at once.
 
     park: whether to keep the state in host memory between parts. A tiled decoder always does.
     stripe: the part of each frame to decode; None for full frames.
@@ -116,7 +116,8 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _park_state(self, corner: Corner, past: State) -> State:
-        """Return the state to keep for a tile: `past` itself, or a copy in host memory."""
+        """Return the state to keep for the tile at `corner`: a copy in host memory if this decoder parks states, else
+        `past` itself."""
         if not self._park:
             return past
         parked = self._parked[corner]

@@ -66,7 +66,7 @@ class Network:
 
 
 class Decoder(Network):
-    """The decoder of full frames, or of one `stripe` of each."""
+    """A VAE decoder. It decodes full frames, or only the band `stripe` of rows or columns of every frame."""
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
         super().__init__(weights)
@@ -91,8 +91,8 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._upsample(index + 4, f"{name}.resample.1", frame))
 
     def _upsample(self, index: int, name: str, x: Tensor) -> Tensor:
-        """Return x upsampled by 2 by the convolution `name`. If this decoder decodes a stripe, crop the result to the
-        stripe and its margin. `index` is the number of the next stage's first layer."""
+        """Return x upsampled by 2, then convolved by the convolution `name`. If this decoder decodes a stripe, crop the
+        result to the stripe and its margin. `index`, the next stage's first layer, determines the resolution."""
         x = self._doubled(name, x)
         if self._stripe is None:
             return x
@@ -145,9 +145,9 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Halve the frame rate: merge pairs of feature maps by the temporal convolution of the encoder's stage `stage`.
-        Return None for every first x of a pair, and the merged feature map for the second. Return x for the video's
-        first frame, or without temporal convolution."""
+        """Halve the frame rate of a video's successive feature maps x by the temporal convolution of the encoder's
+        stage `stage`. Return the first x of a video unchanged. Of each later pair, return None for the first x, and the
+        merged map for the second. Without temporal convolution, return x."""
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:
             return x

@@ -138,8 +138,8 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """Convolve three frames of the pool x [rows, channels] with windows of `side` x `side` pixels. Return the
-        result plus `added`, as rows [(H + 1) * (W + 1), out] with a padding row and column.
+        """Convolve three frames of the pool x [rows, channels] to one, with windows of `side` x `side` pixels. Return
+        it plus `added`, as [(H + 1) * (W + 1), out]. Like x's rows, these are pixels with a padding row and column.
 
         slots: the frames' indices in the pool, the oldest first.
         size: H and W of a frame.
@@ -150,8 +150,8 @@ class PooledDecoder(Decoder):
         return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
     def _pool(self, name: str, x: Tensor) -> Tensor:
-        """Return the pool in which the temporal layer `name` stores input frames, as rows of pixels [rows, C]. If the
-        pool does not exist, create it for frames of x's size."""
+        """Return the pool [rows, C] that stores input frames of the temporal layer `name`, with one pixel per row. If
+        the pool does not exist, create it; its frames have x's height and width."""
         key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
@@ -232,8 +232,8 @@ def _is_temporal(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """Return the name of the pool, a tensor of stored frames, for the temporal layer of the weight `name`. Layers of
-    the same stage (resolution) with equally many input channels share a pool."""
+    """Return the name of the pool that stores input frames of a temporal layer. `name` is the name of the layer's
+    weight. Layers of the same stage (resolution) with equally many input channels share a pool."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"

@@ -18,8 +18,8 @@ addresses."""
 
 
 class Recording:
-    """A recorder of the decoding of latent frames. The second call records and tests a CUDA graph, and later calls
-    replay the graph. If recording or the test fails, later calls decode without a graph."""
+    """A CUDA graph for decoding latent frames. The first call decodes directly, the second records and tests the graph,
+    and later calls replay it. If recording or the test fails, later calls decode without a graph."""
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
         """Create a recorder. `state()` returns the tensors that decoding changes in place, so that a test replay can be
@@ -34,7 +34,7 @@ class Recording:
         return self._graph is not None
 
     def decode(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames of `decode(latent)`. The next call overwrites replayed frames."""
+        """Return the frames of `decode(latent)`, replayed once a CUDA graph exists. The next replay overwrites them."""
         if self._failed:
             return decode(latent)
         if self._latent is None:

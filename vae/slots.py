@@ -12,8 +12,8 @@ from .network import Decoder
 
 
 class Slots:
-    """An assignment of pool slots to frames. A pool is a tensor that stores the input frames of several temporal
-    layers; a slot is an index in the pool. Each pool has two slots for each of its layers, and one free slot.
+    """An assignment of frames to slots, which are indices in a pool. A pool is a tensor that stores the last two input
+    frames of several temporal layers. One further slot of each pool is free for the next frame.
 
     pools: the pool's name by the layer's name.
     """
@@ -24,7 +24,7 @@ class Slots:
 
     def take(self, layer: str) -> list[int]:
         """Assign the pool's free slot to a layer's new frame. Return the slots of the layer's two previous frames, the
-        oldest first, and of the new frame. The oldest frame's slot becomes the free slot."""
+        oldest first, and of the new frame. The next call for the same pool reuses the oldest frame's slot."""
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]

@@ -58,9 +58,9 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, index: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Blend a tile of image number `index` with the earlier tiles above and to the left, in place. Return the
-        (rows, columns) of the image that are now final, and their pixels [..., h, w]. `corner` is the tile's top left
-        latent pixel."""
+        """Blend `tile`, in place, with its image's earlier tiles above and to the left. Return the (rows, columns) of
+        the image that are now final, and their pixels [..., h, w]. `index` identifies the image. `corner` is the tile's
+        top left latent pixel."""
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)
@@ -116,11 +116,11 @@ class Stripe:
         return (height, own) if self.dim == -1 else (own, width)
 
     def crop(self, x: Tensor, scale: int) -> Tensor:
-        """Return a view of the stripe with its margin.
+        """Return a view of the stripe with its margin. Call this at scale 2, 4 and 8, in this order.
 
-        scale: the resolution of x relative to the latent: 2, 4 or 8.
-        x: a feature map [..., h, w]. At scale 2, the full frame; at 4 or 8, the crop for the previous scale, upsampled
-        by 2.
+        scale: the resolution of x relative to the latent.
+        x: a feature map [..., h, w]. At scale 2, the full frame; at 4 or 8, this method's previous result, upsampled by
+        2.
         """
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]

@@ -22,7 +22,7 @@ STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
 """The stages of the tiny decoder. Each has a channel count, the index of its first memory block in the tensor names,
 and the number of output frames per input frame."""
 LAST = 22
-"""The number of the network's last layer in the tensor names."""
+"""The index of the network's last layer in the tensor names."""
 EXTRA_FIRST_FRAMES = 3
 """The number of output frames to drop for a video's first latent frame. The network outputs four frames, but the latent
 frame encodes one."""

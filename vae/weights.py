@@ -36,8 +36,8 @@ STD = (
 )
 
 FOLDING = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The weights (0 or 1) by which a 3x3 kernel after 2x nearest upsampling becomes a 2x2 kernel. The indices are the
-parity of the output row, the row of the 2x2 kernel and the row of the 3x3 kernel. Columns have the same weights."""
+"""The weights (0 or 1) that sum the rows of a 3x3 kernel, applied after 2x nearest upsampling, to the rows of a 2x2
+kernel. Indices: the output row's parity, the 2x2 kernel's row, the 3x3 kernel's row. The same weights sum columns."""
 
 
 @dataclass
@@ -77,8 +77,8 @@ class VAE:
         return (latent.float() - mean) / std
 
     def denormalized(self, latent: Tensor) -> Tensor:
-        """Denormalise a latent frame [1, 16, h, w] for the decoder: return latent * std + mean, with std and mean of
-        each channel. The result has the VAE's device and dtype."""
+        """Return latent * std + mean, the decoder's input, for a normalized latent frame [1, 16, h, w]. std and mean
+        are per channel. The result has the VAE's device and dtype."""
         mean, std = self._statistics()
         latent = latent.to(self.device, torch.float32) * std + mean
         return latent.to(self.dtype, memory_format=torch.channels_last)
@@ -147,8 +147,8 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return the 2x2 kernels that replace 2x nearest upsampling and a 3x3 convolution, `weight` [out, C, 3, 3]. There
-    is one kernel for each parity of an output pixel's row and column.
+    """Return the 2x2 kernels that replace 2x nearest upsampling and a 3x3 convolution. There is one kernel for each
+    parity of an output pixel's row and column. `weight` [out, C, 3, 3] is the convolution's.
 
     The result is a matrix [2 * 2 * out, 2 * 2 * C]. A row is (row parity, column parity, output channel). A column is
     (kernel row, kernel column, input channel).

@@ -33,7 +33,7 @@ TEST_HEADS, TEST_SIZE = 8, Size(rows=2048, keys=16384)
 kernels."""
 
 STREAM_TOKENS = 256
-"""The number of tokens in the test of whether a kernel runs on the current CUDA stream."""
+"""The number of random tokens in a test that checks whether an attention kernel runs on the current CUDA stream."""
 
 
 class AttentionKernel(NamedTuple):
@@ -151,8 +151,8 @@ KERNEL_TESTS["attention-8bit"] = KernelTest(random_attention, exact_attention, M
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return `wanted`, with "auto" replaced by "exact". Raise InputError if `wanted` is "8bit" and the device has no
-    accurate 8-bit attention kernel."""
+    """Return "8bit" if `wanted` is "8bit", else "exact". Raise InputError if `wanted` is "8bit" and the device is a GPU
+    without an accurate 8-bit attention kernel."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -161,7 +161,8 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def supports_fp8_cache(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold fp8 keys and values. Errors: see `choose_attention`."""
+    """Return whether a KV cache may hold fp8 keys and values. Raise InputError if mode "8bit" lacks a kernel for the
+    GPU."""
     if mode != "8bit" or not accepts_fp8_qkv(device, config.head_dim):
         return False
     return device.type != "cuda" or serves("cache-8bit", find_kernel(device, config.head_dim).package, card_of(device))
@@ -215,13 +216,13 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 
 
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a CUDA graph may record self-attention. Errors: see `choose_attention`."""
+    """Return whether a CUDA graph may record self-attention. Raise InputError if mode "8bit" lacks a kernel."""
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user on the 8-bit self-attention of this device, or None if `mode` is not "8bit". Raise
-    InputError if the device has no accurate kernel."""
+    """Return a note for the user: which package computes 8-bit self-attention, or that it takes longer on the CPU.
+    Return None if `mode` is not "8bit". Raise InputError if the GPU has no accurate kernel."""
     if mode != "8bit":
         return None
     if device.type == "cpu":

@@ -69,7 +69,7 @@ def _attend_by_ours(
     """Return attention [L, heads*128], computed by this project's kernel for Hopper GPUs.
 
     frame_mask: fp32 [frames], 0 for visible latent frames, -inf for hidden ones; None: all are visible.
-    padding_start: the index, int32 [1], from which all keys and values are one repeated padding token; or None.
+    padding_start: int32 [1], the index of the first padding token. All padding tokens are equal. None: no padding.
     """
     q, k, v = (
         x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous() for x in (q, k, v)

@@ -45,7 +45,8 @@ class Scaling(NamedTuple):
         return self.mean, self.factor
 
     def with_bound(self) -> "Scaling":
-        """Return a copy of this Scaling with `bound` set: no number decoded from fp8 has a larger magnitude."""
+        """Return a copy of this Scaling with `bound`, an upper bound of the magnitudes that fp8 can represent with this
+        scale and mean."""
         return self._replace(bound=self.mean.abs().amax() + LARGEST[FP8] * self.scale)
 
 
@@ -62,8 +63,8 @@ class Operand(NamedTuple):
 
     @property
     def rows(self) -> Tensor:
-        """The fp8 values as [tokens, dim]. Transposed values are copied, without padding tokens. Others are returned as
-        stored, with any padding tokens."""
+        """The fp8 values as [tokens, dim]. If the values are stored transposed, they are copied without padding tokens.
+        Otherwise they are returned as stored, and may end with padding tokens."""
         if self.transposed_tokens is None:
             return self.values
         places = transposed_columns(torch.arange(self.transposed_tokens, device=self.values.device))
@@ -71,8 +72,8 @@ class Operand(NamedTuple):
 
 
 def transposed_columns(tokens: Tensor) -> Tensor:
-    """Return the column of each token number (int64 [n]) in a transposed Operand. In every 16 columns, the Hopper
-    kernel expects the tokens in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15."""
+    """Return the column (int64 [n]) of each token index in a transposed Operand. Every 16 columns hold 16 tokens in the
+    order of the Hopper kernel: 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15."""
     return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
 
 
@@ -82,8 +83,8 @@ def sample(x: Tensor) -> Tensor:
 
 
 def sampled_scaling(x: Tensor, mean_tokens: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
-    """Return the Scaling of x [tokens, dim] to fp8 after subtraction of the mean of `mean_tokens` [n, dim] (None: no
-    mean). Numbers up to `headroom` times the maximum in a sample of x are not clamped."""
+    """Return the Scaling of x [tokens, dim] to fp8. It subtracts the mean of `mean_tokens` [n, dim], or nothing if
+    None. The scale fits `headroom` times the maximum of a sample of x; larger numbers are clamped."""
     mean = _mean(x, mean_tokens)
     return Scaling(*_scale(sample(x), mean, headroom), mean)
 
@@ -96,8 +97,8 @@ def limited_scaling(limit: float, x: Tensor, mean_tokens: Tensor | None = None) 
 
 
 def normed_key_scaling(norm_rope: NormRope, mean_tokens: Tensor) -> Scaling:
-    """Return the fp8 Scaling of keys after RMSNorm and RoPE. The keys `mean_tokens` [n, dim] are averaged over n for
-    the Scaling's mean. A head's scaled key has a Euclidean norm of at most `plain.MAX_KEY_NORM`."""
+    """Return the fp8 Scaling of keys after RMSNorm and RoPE. The Scaling subtracts the mean of `mean_tokens` [n, dim],
+    a sample of these keys. A head's scaled key has a Euclidean norm of at most `plain.MAX_KEY_NORM`."""
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_tokens.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / MAX_KEY_NORM).ceil())
     return Scaling(scale, 1 / scale, mean_tokens.mean(0, dtype=torch.float32))
@@ -120,8 +121,8 @@ def _mean(x: Tensor, tokens: Tensor | None) -> Tensor:
 
 
 def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return a power of two, the scale, and its reciprocal, fp32 [1] each. (x - mean) / scale fits float8_e4m3fn, even
-    if multiplied by `headroom`. x is [tokens, dim], mean [dim] or [1]."""
+    """Return the tuple (scale, 1 / scale), fp32 [1] each. The scale is a power of two, so large that headroom * (x -
+    mean) / scale fits float8_e4m3fn. x is [tokens, dim], mean [dim] or [1]."""
     least, limit = x.aminmax(dim=0)
     largest = torch.maximum(limit - mean, mean - least).amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
@@ -140,21 +141,22 @@ def to_operand(x: Tensor, scaling: Scaling, zeros: int = 0) -> Operand:
 
 
 def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
-    """Return a float8_e4m3fn tensor [tokens + zeros, dim], uninitialized except for the last `zeros` rows, which are
-    zero."""
+    """Allocate fp8 values for x [tokens, dim] on x's device. Return float8_e4m3fn [tokens + zeros, dim], uninitialized
+    except for the last `zeros` rows, which are zero."""
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     values[len(x) :].view(torch.uint8).zero_()
     return values
 
 
 def queries_to_operand(q: Tensor) -> Operand:
-    """Convert queries q [tokens, dim], after norm and RoPE, to fp8 with magnitudes of at most MAX_QUERY."""
+    """Convert queries q [tokens, dim], after norm and RoPE, to fp8, scaled so that no magnitude exceeds MAX_QUERY."""
     return to_operand(q, limited_scaling(MAX_QUERY, q))
 
 
 def wrap_fp8_queries(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return an Operand of the fp8 queries `values` [tokens, dim], whose Scaling has a mean of 0. The arguments are the
-    results of `scatter.rope_fp8`: the queries are values * scale, and `factor` is 1 / scale."""
+    """Return an Operand of fp8 queries, whose Scaling subtracts no mean. The arguments are the results of
+    `scatter.rope_fp8`: fp8 [tokens, dim], the scale, and `factor`, which is 1 / scale. The queries are values *
+    scale."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 

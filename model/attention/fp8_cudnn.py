@@ -14,14 +14,14 @@ from .fp8 import FP8, Operand, queries_to_operand, to_operands
 from .splitting import TILE, key_parts, multiprocessors, part_length
 
 MIN_KEYS_PER_ZERO = 256
-"""The minimum number of keys for each padding key (a key of zeros). With fewer keys, no padding keys are appended."""
+"""The minimum ratio of keys to padding keys, which are zeros. Below this ratio, no padding keys are appended."""
 NUMERATOR_FACTOR = 256.0
 """The kernel multiplies the softmax's numerators by this factor before it rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Return the number of padding keys (zeros) to append to `keys` keys, so that the last tile of keys is full.
-    Attention does not mask padding keys. Return 0 if they would distort the softmax, or the tile is full already."""
+    """Return the number of zero keys that fill the last tile of `keys` keys. Attention does not mask these padding
+    keys. Return 0 if they would be more than one in MIN_KEYS_PER_ZERO keys and distort the softmax."""
     added = -keys % TILE
     return added if added * MIN_KEYS_PER_ZERO <= keys else 0
 
@@ -58,7 +58,8 @@ def cudnn_attention_fp8_qkv(
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, batch: int = 1) -> R:
-    """Write cuDNN's attention to `out` and return it. `batch` is the number of batch elements."""
+    """Write cuDNN's attention to `out` and return it. q, k and v hold the tokens of one batch element after the
+    other."""
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // batch for each in (q, k))
     parts = key_parts(queries, keys, heads, multiprocessors(device)) if batch == 1 else 1
@@ -79,8 +80,8 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, batch: int
 class GraphShape(NamedTuple):
     """The sizes of a cuDNN attention graph.
 
-    batch: the number of batch elements; with `in_parts`, the number of parts of one element's keys.
-    in_parts: whether one element's keys are split. The graph then also returns log-sum-exps.
+    batch: the number of batch elements. If `in_parts`, the number of parts of a single element's keys.
+    in_parts: whether a single element's keys are split. The graph then also returns log-sum-exps.
     """
 
     batch: int
@@ -158,8 +159,8 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return the attention and its log-sum-exps. The caller must multiply the attention, float8_e4m3fn [batch,
-        queries, heads, head_dim], by v's scale and add v's mean.
+        """Return the attention output and its log-sum-exps. The output, float8_e4m3fn [batch, queries, heads,
+        head_dim], is unfinished: the caller must multiply it by v's scale and add v's mean.
 
         The log-sum-exps are fp32 [batch, heads, queries], or empty if the GraphShape's `in_parts` is False.
         """

@@ -34,7 +34,7 @@ def norm_rope_queries(unrotated: BeforeRope) -> Operand:
 
 
 def norm_rope_keys(unrotated: BeforeRope, head_dim: int) -> Operand:
-    """Return keys in fp8 after norm and RoPE. For cuDNN's kernel, tokens of zeros are appended as padding."""
+    """Return keys in fp8 after norm and RoPE. If cuDNN's kernel reads them, tokens of zeros may fill the last tile."""
     some = _sampled(unrotated).apply_rope_()
     made, count, device = normed_key_scaling(unrotated.norm_rope, some), len(unrotated.x), unrotated.x.device
     values = empty_values(unrotated.x, 0 if reads_transposed_values(device, head_dim) else _zeros(unrotated.x))
@@ -72,8 +72,8 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _without_conversion(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Adapt `attend` for timing without the conversion to fp8. Return a function that converts q, k and v once, and
-    returns a function without arguments that calls `attend` on them."""
+    """Return a function that prepares the timing of `attend` alone. It converts q, k and v to fp8 once, and returns a
+    call of `attend` on them, without arguments."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads

@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
     """A kernel that may be chosen for the operation `work`.
 
     name: a PyPI package, or a short name for our own or torch's kernel.
-    cards: returns whether a GPU is supported.
+    cards: the function that decides whether a GPU is supported.
     dtypes: the supported dtypes of the inputs.
     """
 
@@ -65,13 +65,13 @@ def _multiplies_int8(card: Card) -> bool:
 
 
 def _kitchen_attends(card: Card) -> bool:
-    """Return whether comfy-kitchen's 8-bit attention may be faster than exact attention on the GPU `card`. False on
-    Hopper GPUs, among others."""
+    """Return whether comfy-kitchen's 8-bit attention is a candidate on the GPU `card`. It is on AMD GPUs, and on NVIDIA
+    GPUs of compute capability 7.5, 8.x and 12.x."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
 def _fast_triton(card: Card) -> bool:
-    """Return whether Triton compiles matrix products to matrix instructions on a GPU."""
+    """Return whether Triton compiles matrix products to tensor-core (MMA) instructions on a GPU."""
     return card.maker == "amd" or _since(8, 0)(card)
 
 

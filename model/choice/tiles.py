@@ -15,8 +15,8 @@ class Tile(NamedTuple):
     two, such as 96 = 64 + 32, because Triton needs powers of two.
 
     pixels: the number of pixels of the result.
-    out, out_rest: output channels: the two powers of two; out_rest may be 0.
-    channels, channels_rest: input channels of one step: the two powers of two; channels_rest may be 0.
+    out, out_rest: the number of output channels is out + out_rest; out_rest may be 0.
+    channels, channels_rest: one step reads channels + channels_rest input channels; channels_rest may be 0.
     stages: the number of pipelined loads.
     by_tma: whether TMA descriptors, not pointers, load the inputs.
     fp16_sums: whether products accumulate in fp16 before they are added in fp32.

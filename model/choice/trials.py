@@ -115,8 +115,8 @@ def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
 
 
 def stored_choice(work: Work, card: Card) -> str | None:
-    """Return the kernel that the newest stored test of an operation on a GPU selects, or None without a stored test. No
-    kernel is run."""
+    """Return the kernel for the operation `work` on the GPU `card`, chosen from the newest stored test. Return None
+    without a stored test, or if no kernel passed. No kernel is run."""
     for name, found in reversed(list(user_cache.read_all(card).items())):
         if name.startswith(f"{work} "):
             return _best(_read(found))
@@ -132,7 +132,7 @@ def _best(tried: Iterable[Trial]) -> str | None:
 
 
 def forget() -> None:
-    """Clear this process's choices, so that the next call chooses again. Stored test results stay."""
+    """Clear this process's kernel choices, so that the next use of an operation chooses again. Stored tests stay."""
     chosen.cache_clear()
     trials.cache_clear()
 

@@ -17,8 +17,8 @@ MAX_FULL_CHANNELS = 2048
 
 @triton.jit
 def _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return the channels `at` of x, y, scale and shift. x replaces y if `y_ptr` is None, and replaces scale and shift
-    if `scale_ptr` is None; the caller ignores these replacements."""
+    """Load the channels `at` and return x, y, scale and shift. x is the placeholder for y if `y_ptr` is None, and for
+    scale and shift if `scale_ptr` is None. The caller ignores placeholders."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -31,8 +31,8 @@ def _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _gated_affine(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store the result at `x_at`. A term whose pointer is None
-    is skipped.
+    """Compute (x + y * gate) * (1 + scale) + shift, store it at `x_at`, and return it in fp32. A term whose pointer is
+    None is skipped; shift is skipped with scale.
 
     loaded: one token's x, y, scale and shift.
     gate: the values loaded from `gate_ptr`.
@@ -73,7 +73,8 @@ def _add_norm(
     splits a token's channels into FIRST and SECOND channels, both powers of two.
 
     scales_ptr: receives each token's scale of an 8-bit result.
-    scale_ptr, shift_ptr: the affine function of x, before the norm.
+    y_ptr, gate_ptr: y * gate is added to x.
+    scale_ptr, shift_ptr: modulate x then, before the norm.
     """
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -123,9 +124,9 @@ def add_norm_(
     """Replace x [tokens, dim] by (x + y * gate) * (1 + scale) + shift, and return x. Write the layer norm of the new x
     to `out`.
 
-    scales: receives each token's scale if `out` is in 8 bits; else None.
+    scales: receives each token's quantization scale if `out` is in 8 bits; else None.
     added: y and gate; y of None skips the addition.
-    affine: scale and shift, or None for both.
+    affine: scale and shift in the formula for x, or None for both.
     norm: the layer norm's weight, bias and eps.
     """
     (y, gate), (weight, bias, eps) = added, norm

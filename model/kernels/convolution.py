@@ -48,8 +48,9 @@ def _convolve(
     """The kernel of `convolve`. A program computes NA + NB output channels of PIXELS pixels, in steps of KA + KB input
     channels.
 
-    x_rest: x, with a TMA descriptor for KB channels.
-    w_below, w_rest, w_both: the weight w, with TMA descriptors for (NB, KA), (NA, KB) and (NB, KB) channels.
+    x, x_rest: x with TMA descriptors for KA and for KB channels.
+    w, w_rest: the weight for NA output channels, and KA or KB input channels.
+    w_below, w_both: the same for NB output channels.
     """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
@@ -199,14 +200,15 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Convolve one feature map, or three frames of a pool, and add `added`. Return a feature map. Rows are pixels: a
-    map or frame has (height + 1) * (width + 1), because a padding row and column follow.
+    """Convolve one feature map, or three frames of a pool (a tensor of stored frames), and add `added`. Return a
+    feature map. Maps and frames have (height + 1) * (width + 1) rows, one per pixel, with a padding row and column.
 
-    x: [rows, channels]; a pool has the rows of several frames.
+    x: [rows, channels], a map or the pool.
     slots: int32 indices of three frames in the pool, the oldest first; None for one map.
     weight: [out, side * side * frames * channels]; for side 2, the result of `vae.weights.quarters`.
     size: x's height and width without padding.
     side: the window's side. Side 2 also upsamples by 2.
+    added: a tensor of the result's shape.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
@@ -244,8 +246,8 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return the arguments x, x_rest, w, w_below, w_rest and w_both of `_convolve`. If `tile.by_tma`, each is a TMA
-    descriptor for another block of x or of the weight."""
+    """Return the first six arguments of `_convolve`: x twice, then the weight four times. If `tile.by_tma`, each is a
+    TMA descriptor for one size of blocks; otherwise they are the tensors."""
     if not tile.by_tma:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor

@@ -161,7 +161,8 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
-    """Store the smallest power of two that is at least `share` * largest, and its reciprocal."""
+    """Store the smallest power of two that is at least `share` times the number at `largest_ptr`, and its
+    reciprocal."""
     scale, factor = _power_of_two_over(tl.maximum(tl.load(largest_ptr), 1e-30) * share)
     tl.store(scale_ptr, scale)
     tl.store(factor_ptr, factor)

@@ -26,7 +26,7 @@ def _merge(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The kernel of `merge_`. A program merges ROWS rows, each one head of one token."""
+    """The kernel of `merge_`. A program merges ROWS rows. A row is one head's attention output for one token."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
     at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)
@@ -85,12 +85,12 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Merge attention over parts of the keys, weighted by softmax(log_sums). Write merged * factor + shift to `out`
+    """Merge fp8 attention over parts of the keys, weighted by softmax(log_sums). Write merged * factor + shift to `out`
     [tokens, dim], and return `out`.
 
     scales: receives each token's scale if `out` is in 8 bits; else None.
     parts: attention over each part, [n, tokens, heads, head_dim].
-    log_sums: the parts' log-sum-exps; None for a single part.
+    log_sums: the parts' log-sum-exps, [n, heads, tokens]; None for a single part.
     rest, rest_log_sums: one more part, or None.
     """
     _, tokens, heads, width = parts.shape

@@ -15,15 +15,16 @@ def _part(dim, BLOCK: tl.constexpr):
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return SIZE channel indices from START on, as [SIZE / WIDTH, WIDTH]. Each thread gets four adjacent channels of a
-    row."""
+    """Return SIZE channel indices from START on, as [SIZE / WIDTH, WIDTH]. All threads together process WIDTH channels
+    at a time, four adjacent ones each."""
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
     return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
 
 
 @triton.jit
 def _load_or_fill(ptr, cols, inside, other):
-    """Return the channels `cols` of a vector in fp32. If `ptr` is None, fill with the number `other`."""
+    """Return the channels `cols` of a vector in fp32, with 0 where the mask `inside` is false. If `ptr` is None, return
+    `other` for all channels."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:

@@ -31,8 +31,8 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _store_as(at, x, factor, inside):
-    """Store x where the mask `inside` is true, at the pointers `at` and in their dtype. For a pointer to fp8, multiply
-    x by `factor` and clamp first."""
+    """Convert x to the dtype of the pointers `at`, and store it there where the mask `inside` is true. For fp8, x is
+    first multiplied by `factor` and clamped."""
     if at.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
@@ -181,8 +181,8 @@ def _normalise(
     """Write the RMSNorm of x [tokens, dim] to `out`, and return `out`.
 
     angles: cos and sin for RoPE after the norm; None: no RoPE.
-    rows_and_scaling: each token's row in `out` (None: in order), a shift to subtract (None: 0), and a factor for an fp8
-    `out` (None: 1).
+    rows_and_scaling: (rows, shift, factor). Token i goes to row rows[i], or to row i if None. The shift [dim] is
+    subtracted, unless None. The factor multiplies an fp8 result, unless None.
     """
     dim, (rows, *scaling) = x.shape[1], rows_and_scaling
     given = out, rows, x, weight.contiguous(), *(angles or (None, None)), *scaling, x.stride(0), out.stride(0), dim, eps

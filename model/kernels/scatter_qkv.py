@@ -16,7 +16,7 @@ from .sizes import program_count, token_loop_sizes
 
 @triton.jit
 def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
-    """Return SIZE channels x of a token, from channel START on, after RoPE."""
+    """Return x, a token's SIZE channels from START on, after RoPE. HALF is the number of angles per head."""
     pair = tl.arange(0, WIDTH // 2)[None, :]
     if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
         pair = pair + START // 2 + tl.arange(0, SIZE // WIDTH)[:, None] * (WIDTH // 2)
@@ -28,7 +28,7 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, unit_scale):
     """Return the scale of fp8 queries and its reciprocal. The scale is the smallest power of two that is at least
-    max|weight| * unit_scale. `weight_a` and `weight_b` are the two blocks of the RMSNorm's weight."""
+    max|weight| * unit_scale. The RMSNorm's weight is given as two blocks; unit_scale is the scale for weights of 1."""
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * unit_scale)
 
 
@@ -77,8 +77,8 @@ def _scatter_qkv(
     HALF: tl.constexpr,
 ):
     """The kernel of `scatter_qkv_`. Grid axis 1 selects q, k or v. Of n programs on axis 0, program i processes the
-    tokens i, i + n, i + 2n and so on. A program splits a token's channels into FIRST and SECOND channels, both powers
-    of two."""
+    tokens i, i + n and so on. A program splits a token's channels into FIRST and SECOND, powers of two, and processes
+    WIDTH at once. HALF counts the RoPE angles per head."""
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -130,13 +130,13 @@ def scatter_qkv_(
     fp8_queries: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Apply RMSNorm and RoPE to q and k. Write keys and values to the rows `rows` (int64 [tokens]) of `out` and
-    `values_out`, and return `out`.
+    """Apply RMSNorm and RoPE to q and k. Write keys to the rows `rows` (int64 [tokens]) of `out`, and values to the
+    same rows of `values_out`. Return `out`.
 
     values_out: None skips the values.
-    qkv: q, k and v, each [tokens, dim]. If `fp8_queries` is None, the new queries overwrite q.
-    norm_ropes: for q and for k. The angles and eps of q's NormRope serve both.
-    fp8_queries: three tensors to receive fp8 queries, their scale and 1 / scale.
+    qkv: q, k and v, each [tokens, dim].
+    norm_ropes: for q and for k. The angles and eps of q's NormRope also apply to k.
+    fp8_queries: three tensors to receive fp8 queries, their scale and 1 / scale. None: the new queries overwrite q.
     scalings: to write keys and values in fp8: (shift, factor) of keys and of values; else None.
     """
     (q, k, v), dim, kinds = qkv, out.shape[1], 2 if values_out is None else 3

@@ -7,8 +7,7 @@ from torch import Tensor
 PART = 1024
 """The number of channels of one token that a Triton program processes at a time."""
 MAX_WIDTH = 1024
-"""The maximum WIDTH in `token_loop_sizes`: the number of a token's channels that a Triton program's threads process at
-a time."""
+"""The maximum number of channels of a token that the threads of a Triton program process at a time."""
 WARP = 32  # threads
 
 
@@ -35,8 +34,8 @@ def token_loop_sizes(dim: int) -> dict[str, int]:
 
 
 def program_count(x: Tensor, sizes: dict[str, int], per_multiprocessor: int) -> int:
-    """Return the number of programs to launch for x [tokens, dim], as many as run in parallel. A multiprocessor (SM)
-    runs `per_multiprocessor` programs, but only one if `sizes` has the maximum WIDTH."""
+    """Return the number of Triton programs to launch for x [tokens, dim]: as many as run in parallel, but at most one
+    per token. A multiprocessor (SM) runs `per_multiprocessor` programs, but only one if sizes["WIDTH"] is MAX_WIDTH."""
     if x.device.type != "cuda":
         return min(len(x), 2)
     each = 1 if sizes["WIDTH"] == MAX_WIDTH else per_multiprocessor

@@ -101,7 +101,7 @@ def _decode(
     MASKED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """The kernel of `decode_4bit`. A program decodes BLOCKS blocks of HALF bytes."""
+    """The kernel of `decode_4bit`. A program decodes BLOCKS blocks of HALF bytes, with two weights in each byte."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     inside = block * HALF < byte_count
     scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, block, inside, NESTED_BLOCKSIZE)
@@ -127,7 +127,8 @@ def _recode(
     LARGEST: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """The kernel of `recode_4bit`: a program for each row. ROW_BLOCKS is `row_blocks` rounded up for `tl.arange`."""
+    """The kernel of `recode_4bit`. A program recodes one row of `row_blocks` quantization blocks, BLOCKS at a time.
+    ROW_BLOCKS is `row_blocks` rounded up for `tl.arange`."""
     first = tl.program_id(0).to(tl.int64) * row_blocks
     inside = tl.arange(0, ROW_BLOCKS) < row_blocks
     block = first + tl.arange(0, ROW_BLOCKS)

@@ -34,7 +34,7 @@ def _half(start, at):
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
     """Return the BITS-bit integers with the indices `value` from a packed array, at byte `at` of the block at the
-    pointer `start`. One byte packs the integers i, i + GROUP, i + 2 * GROUP and so on."""
+    pointer `start`. One byte packs the integers i, i + GROUP, i + 2 * GROUP and so on, from its lowest bit on."""
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
@@ -61,8 +61,8 @@ def _decode_32(start, i, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr):
 
 @triton.jit
 def _six_bit_number(start, group, first, second, SHIFT: tl.constexpr):
-    """Return the 6-bit integers with the indices `group` (0 to 7) of the block at the pointer `start`. Their bits are
-    packed into the four bytes from `first` on and the four bytes from `second` on."""
+    """Return the 6-bit integers `group` (0 to 7) of the block at `start`. Bytes from `first` on hold 0 to 3, and the
+    high 2 bits of 4 to 7. Bytes from `second` on hold the low 4 bits, from bit SHIFT on."""
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))

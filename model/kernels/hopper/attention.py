@@ -28,10 +28,11 @@ as the time for PART_COST more keys."""
 class Configuration(NamedTuple):
     """The configuration of the attention kernel for one dtype of q, k and v.
 
-    name, bytes: the dtype's name in PTX, and its size.
+    name: the dtype's name in PTX.
+    bytes: the size of a number of this dtype.
     tile: the number of keys in a tile.
     stages: the number of tiles in shared memory.
-    scores: the size of an attention score in bits.
+    scores: the number of bits of an attention score.
     cluster: the number of thread blocks that share loaded keys and values.
     """
 
@@ -71,7 +72,7 @@ def attend(
     v: if fp8, transposed by `transpose`.
     scales: for fp8, five fp32 tensors: q's, k's and v's scale, v's mean, and the upper bound of v's magnitudes.
     frame_mask: fp32 [frames], 0 for visible latent frames, -inf for hidden ones; None: all are visible.
-    padding_start: int32 [1], the index from which all keys and values are one repeated padding token; or None.
+    padding_start: int32 [1], the index of the first padding token. All padding tokens are equal. None: no padding.
     """
     queries, keys, kind, blocks = len(q), len(k), CONFIGURATIONS[q.dtype], _blocks(q)
     shared, parts = split_last_round(queries, 0 if padding_start is not None else keys, heads, blocks, kind)
@@ -93,9 +94,9 @@ def attend(
 
 
 def split_last_round(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return two counts for the last round, in which some of the `blocks` thread blocks would be idle: the number of
-    its query tiles, and the number of parts into which to split their keys. Return (0, 1) if the last round is
-    complete."""
+    """Split the last round of query tiles, in which some of the `blocks` thread blocks would be idle. Return the number
+    of query tiles in this round, and the number of parts into which to split their keys. Return (0, 1) if none would be
+    idle."""
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 
@@ -123,7 +124,7 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, columns: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Launch the kernel of `ops.scatter.scatter_transposed_`, and return `out`. Channels and columns must be multiples
+    """Write token i of (x - shift) * factor to `out[:, columns[i]]`. Return `out`, whose dimensions must be multiples
     of 64."""
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once

@@ -38,7 +38,8 @@ def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
     """Convolve three frames of a pool with 3x3 windows. Return a feature map [(height + 1) * (width + 1), out]. A pool
-    is a sequence of frames with as many rows, because a row and a column of zeros follow each frame's pixels.
+    is a sequence of frames. Each has (height + 1) * (width + 1) rows, because a row and a column of zeros follow its
+    pixels.
 
     x: the pool, [rows, channels].
     slots: the frames' indices in the pool, the oldest first.

@@ -73,8 +73,8 @@ def product_source(name: str, columns: int, dtype: tuple[str, int], constraint: 
 
 
 def register_product_source(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name`(d, a, b), a WGMMA instruction: d += a @ b. The fp32 registers d hold
-    [64, columns]. The registers a hold 64 rows; b is a descriptor of a matrix in shared memory.
+    """Return the source of a CUDA function `name`(d, a, b), which computes d += a @ b by one WGMMA instruction. d is
+    [64, columns] in fp32 registers. a has 64 rows in registers. b is the descriptor of a matrix in shared memory.
 
     dtype: a's and b's dtype: PTX name and size in bytes.
     """
@@ -102,11 +102,12 @@ def _outputs(constraint: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return a TMA descriptor (CUtensorMap) for boxes of a matrix x [rows, columns].
+    """Return a TMA descriptor (CUtensorMap) for boxes of the tensor x. All sequences begin with the innermost
+    dimension. The innermost sizes and all strides are in bytes.
 
-    box: the bytes of a box's row, and the number of rows.
+    box: the size of a box.
     swizzle: SWIZZLE_32, SWIZZLE_64 or SWIZZLE_128, for box rows of 32, 64 or 128 bytes.
-    shape, strides: for more than two dimensions, innermost first. The innermost size and all strides count bytes.
+    shape, strides: x's sizes, and its strides without the innermost; by default those of a matrix.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)

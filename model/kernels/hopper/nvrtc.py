@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 DYNAMIC_SHARED_BYTES = 8
-"""The attribute id CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES (cuda.h)."""
+"""The id in cuda.h, not a size, of the function attribute CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
 _COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
 """A kernel's argument: a tensor's address, an int or struct by value, or None as a null pointer."""
