@@ -58,8 +58,8 @@ def cudnn_attention_fp8_qkv(
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, batch: int = 1) -> R:
-    """Write cuDNN's attention to `out` and return it. q, k and v hold the tokens of one batch element after the
-    other."""
+    """Write cuDNN's attention to `out` and return it. q, k and v hold the tokens of `batch` batch elements, one element
+    after the other."""
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // batch for each in (q, k))
     parts = key_parts(queries, keys, heads, multiprocessors(device)) if batch == 1 else 1

@@ -73,7 +73,7 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 def _without_conversion(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
     """Return a function that prepares the timing of `attend` alone. It converts q, k and v to fp8 once, and returns a
-    call of `attend` on them, without arguments."""
+    function without arguments that calls `attend` on them."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads
