@@ -70,8 +70,8 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return one hint, in a list, if the camera moves at constant speed: the speed has no effect, because the model
-    sees only relative step lengths. Otherwise return an empty list. `frames`: the number of video frames."""
+    """Return a hint, in a list, if the camera moves at constant speed. The hint says that this speed has no effect,
+    because the model sees only relative step lengths. Otherwise return []. `frames`: the number of video frames."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:

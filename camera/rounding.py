@@ -70,10 +70,10 @@ def position_error(away: float, rounding: Rounding, exact_rotations: bool, inver
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Remove apparent movement of a still camera that comes from a file's rounded numbers. Return `c2w` itself if the
-    camera moves, else a copy in which each pose has the median position.
+    """Remove the apparent movement that a file's rounded numbers give to a still camera. Return `c2w` itself if the
+    camera moves, else a copy in which all positions are the median position.
 
-    numbers: the file's numbers before conversion.
+    numbers: the file's numbers before conversion, 3D for pose matrices.
     inverted: whether the file's poses are world-to-camera.
     dtype: the numbers' dtype in a binary file.
     """

@@ -223,7 +223,7 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the row of an input: the index of the video frame shown at the time `at`, if `frames` frames are spread
+    """Return the index of the video frame to which an input at the time `at` belongs. The `frames` frames are spread
     evenly from `since` to `now`."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 

@@ -44,8 +44,8 @@ class WalkVideo(Protocol):
 
 
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
-"""A function record(path, fps, first, report) that opens a video file, beginning with frame number `first`.
-`report(reason)` is called if the video is incomplete."""
+"""A function record(path, fps, first, report) that creates a video file and returns its writer. `first`: the first
+frame's number. `report(reason)` is called if the video is incomplete."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class Start:
     """The start of a walk (a steered video).
 
     frame: the first frame, float32 [3, H, W], values -1 to 1.
-    prompt: the first prompt; an empty one keeps the last prompt of `state`.
+    prompt: the first prompt; if empty, a continued video keeps its last prompt.
     lens: fx, fy, cx, cy at 832x480; None is the official examples' lens.
     seed: the seed of the noise.
-    state: the state of the video to continue; it replaces `lens`.
-    image: the VAE latent of `frame`, [1, 16, n, h, w]; None if not yet encoded.
+    state: the state of the video to continue, or None; with a state, `lens` is ignored.
+    image: `frame` encoded by the VAE, [1, 16, n, h, w]; None if not yet encoded.
     """
 
     frame: Tensor

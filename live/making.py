@@ -53,8 +53,8 @@ failed: `what` (walk, command or prompt), `reason`, and `ended`, whether the wal
 
 
 class ChunkMaker(ControlsMixin):
-    """The base class of sessions, which make walks (steered videos) chunk by chunk. A subclass must set `_walks`, which
-    begins and ends the walks.
+    """The base class of sessions, which make walks (steered videos) chunk by chunk. A subclass must set `_walks`, the
+    Walks object that begins and ends them.
 
     moving: whether chunks are made even while the camera rests without input.
     restart_on_drift: whether a new walk begins when the video degrades.

@@ -51,8 +51,8 @@ def plan_endless(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return a note for each chunk size, window, sink or step count in `spec` that differs from the release's and may
-    worsen the video."""
+    """Return a note for each setting in `spec` that may worsen the video, because the release was made for another:
+    chunk size, window, sink or step count."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

@@ -82,8 +82,8 @@ class Session(PromptedChunkMaker):
         begin: the Start of the walk, or the state of a video to continue.
         folder: the folder in which each walk gets a subfolder; None creates a temporary folder.
         fps: the playback rate; with 0, chunks do not wait for playback.
-        whole: whether each walk also saves a state and a camera path; by default only if `folder` is set.
-        moving: whether chunks are made even while the camera rests without input.
+        whole: whether to save a state and a camera path for each walk too; None: only if `folder` is set.
+        moving: whether to make chunks even while there is no input and the camera rests.
         controls: the source of the inputs; None creates new Controls.
         events: world events, in a form that `read_events` accepts.
         walk: the options of each walk; see WalkOptions.

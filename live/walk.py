@@ -246,7 +246,7 @@ class Walk(WalkWorld):
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
         """Keep the first `chunk` chunks, discard the later ones, and continue from there. `cause`: the input that
-        demands this; the next chunk's frames report it. Raises InputError if fewer than `chunk` chunks are saved."""
+        demands this, for the next chunk's Receipts. Raises InputError if fewer than `chunk` chunks are saved."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
         self.store.cut(chunk)

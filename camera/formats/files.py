@@ -193,8 +193,8 @@ def _detect_and_read(
 
 
 def check_camera_output(target: Path) -> None:
-    """Raise CameraError unless `target` is a .json file, an existing folder, or a new folder without a camera file's
-    suffix, such as .npz."""
+    """Raise CameraError unless `target` is a .json file or a folder. A new path counts as a folder, except with a
+    camera file's suffix, such as .npz."""
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:

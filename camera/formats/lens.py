@@ -69,7 +69,8 @@ def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError if a frame's fields `data` set one of FLAGS. The message begins with `where`."""
+    """Raise CameraError if a field in FLAGS is not None, False or 0. `data`: a frame's fields. `where`: the beginning
+    of the message."""
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):

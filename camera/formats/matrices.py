@@ -90,8 +90,9 @@ class Matrices(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | None:
-    """Return the pose matrices in the JSON content `data` whose key states a direction, such as "w2c", or None without
-    such a key. `direction`: "c2w" or "w2c", preferred if both occur; "" for no preference."""
+    """Return the pose matrices in the JSON content `data`, found by a key that states a direction, such as "w2c".
+    Return None without such a key. `path`: the file, for messages. `direction`: "c2w" or "w2c", preferred if both
+    occur, or ""."""
     whole = _flatten(data) if isinstance(data, Mapping) else {}
     if key := _directed(whole, direction):
         return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
@@ -119,8 +120,8 @@ def are_frames(value: Any) -> bool:
 
 
 def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
-    """Return a copy in which a nested object's entries are moved up if its key states a pose direction: {"extrinsics":
-    {"c2w": m}} becomes {"extrinsics_c2w": m}. `inner_names`: whether a direction in an inner key suffices."""
+    """Return a copy of a JSON object, in which nested objects whose key states a pose direction are flattened: {"w2c":
+    {"cam0": m}} becomes {"w2c_cam0": m}. `inner_names`: also flatten nested objects with such a key inside."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or inner_names and any(map(direction_of, value)))
@@ -130,7 +131,7 @@ def _flatten(data: Mapping, inner_names: bool = False) -> dict[str, Any]:
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
     """Read a JSON file: a list of matrices, or an object with "matrices" or a key that states a pose direction, such as
-    "w2c". The lens is optional. `convention` decides how the matrices are read, even against the key."""
+    "w2c". The lens is optional. The direction in `convention` overrides the key's."""
     data = read_json(path)
     direction = "c2w" if convention.camera_to_world else "w2c"
     named = None if isinstance(data, Mapping) and "matrices" in data else named_matrices(data, path, direction)

@@ -72,9 +72,8 @@ PLACE_COLUMN = re.compile(
 UNEVEN_STEPS = 1.5
 """If a time step is longer or shorter than the median step by more than this factor, the poses are resampled."""
 MIN_FORWARD, MIN_GAIN, MIN_UPRIGHT = 0.7, 0.1, 0.7
-"""Thresholds for quaternions that seem to begin with w. Read so, the fraction of forward motion must exceed
-MIN_FORWARD, and exceed that of the other reading by MIN_GAIN. MIN_UPRIGHT: the minimum mean c2w[1, 1] of an upright
-camera."""
+"""Quaternions seem to begin with w if that reading's fraction of forward motion exceeds MIN_FORWARD, and exceeds the
+w-last reading's by MIN_GAIN. This is certain if the w-last reading's mean c2w[1, 1] is below MIN_UPRIGHT."""
 W_LIKE = 0.999
 """If the first quaternion's first component has at least this absolute value, it is probably w."""
 W_FIRST_NOTE = Reported(
@@ -107,8 +106,9 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
-    """Read 3x4 or 4x4 matrices by row, from a text file (KITTI), or from a folder with a file per frame (ScanNet). For
-    a folder, also read the lens file SCANNET_LENS, if the folder or its parent has it."""
+    """Read 3x4 or 4x4 matrices from a text file (KITTI), or from a folder with a file per frame (ScanNet). For a
+    folder, also read the lens file SCANNET_LENS, if the folder or its parent has it. `convention`: the matrices' axes
+    and direction."""
     files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [read_table(file, 12, 16, 13, 17, 4) for file in files]
     if several := next(

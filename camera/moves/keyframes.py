@@ -14,7 +14,8 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return points [n, d] at `times` [n] on a cubic Hermite spline through `values` [k, d] at `knots` [k], k > 1."""
+    """Return points [n, d] at `times` [n] on a cubic Hermite spline through `values` [k, d] at `knots` [k], k > 1.
+    Tangents are finite differences between neighbouring values."""
     from scipy.interpolate import CubicHermiteSpline
 
     before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1

@@ -29,7 +29,7 @@ class Preset:
 
     unit: the unit of `amount`, world units or degrees.
     amount: the default size of the move.
-    move: move(progress [n], amount, subject's position [3]) returns poses [n, 4, 4].
+    move: move(progress [n] from 0 to 1, amount, subject's position [3]) returns camera-to-world poses [n, 4, 4].
     """
 
     description: str

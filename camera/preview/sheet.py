@@ -82,7 +82,7 @@ class Sheet:
         """Draw a camera path into `view`, from green to red, with some of the frusta, and with a dot every few seconds.
 
         positions: [n, 3], the camera positions.
-        cameras: the frustum [6, 3] of each pose.
+        cameras: the frustum of each pose, six world points [6, 3] from `drawing.frustum`.
         fps: poses per second.
         """
         last = len(positions) - 1

@@ -34,8 +34,8 @@ class FrameInputs(NamedTuple):
 
     axes: float64 [n, 4], speeds forward, right, yaw and pitch; 1 is full speed.
     look: the total mouse rotation (yaw, pitch) for the n frames, in degrees.
-    last_number: the id of the newest input so far that carries an id, or None.
-    waited: seconds since the newest input arrived; None if none arrived since the previous frames.
+    last_number: the id of the newest input that has an id; None if no input had one.
+    waited: seconds since the newest input, with or without an id; None if none arrived since the previous frames.
     records: the inputs that arrived since the previous frames.
     """
 

@@ -31,8 +31,9 @@ def resume_decoder(
 
 
 def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Decode the saved walk with the VAE, and yield one Frames per latent frame. `state` is the continued video, if
-    any. Raises OverflowError if a value exceeds fp16, unless `exact` selects fp32."""
+    """Decode the saved walk with the VAE, and yield one Frames per latent frame. `state`: the continued video, first
+    decoded as context; None for a new video. Raises OverflowError if a value exceeds fp16, unless `exact` selects
+    fp32."""
     decoder, first = engine.new_vae_decoder(exact), 0 if state is None else state.frames
     if state is not None:
         decoder.decode(state.latent[:, :, -CONTEXT_FRAMES:])

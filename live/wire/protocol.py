@@ -46,15 +46,15 @@ class Init:
     """A client's first message. None selects the server's setting, except in `most_chunks` and `script`.
 
     size: (height, width) in pixels.
-    most_chunks: the walk ends after this many chunks; None is no limit.
+    most_chunks: the maximum number of chunks in the walk; None is no limit.
     script: keyboard keys for each latent frame; None is no script.
     window: the attention window, in latent frames.
     sink: the number of first latent frames that stay in the window.
     chunk: the number of latent frames in a chunk.
     is_own_page: whether the client is this project's web page.
     resume: the token of a walk to return to, or an empty string.
-    moving: whether chunks are made even without input.
-    speed: the speed of key W; 1 is the largest speed in training.
+    moving: whether to make chunks even while there is no input.
+    speed: the speed of key W; 1 is the largest speed in the training data.
     replay: the name of a saved walk to repeat, or an empty string.
     """
 

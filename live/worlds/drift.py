@@ -31,8 +31,8 @@ class DriftWatch:
         self._bad_chunks = 0
 
     def add_chunk(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk's latent [1, 16, n, h, w] and last frame, uint8 [H, W, 3]. Return True once in a degradation,
-        when it has lasted LASTS latent frames, else False."""
+        """Add a chunk's latent [1, 16, n, h, w] and last frame, uint8 [H, W, 3]. Return True once for each degradation,
+        when it has lasted for LASTS latent frames. Otherwise return False."""
         row = _measure(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)

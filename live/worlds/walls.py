@@ -18,10 +18,10 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a model."""
 LOOK = 6, 8
-"""The (rows, columns) of the grid of an image's mean colours, by which a map's start images are recognized."""
+"""Images are divided into a grid of these rows and columns. Each cell's mean colour serves to recognize an image."""
 ALIKE = 6.0
-"""An image is recognized as a map's start image if the root mean square difference of their mean colours is below this.
-The colours are 0 to 255, one in each cell of the LOOK grid."""
+"""The limit below which an image is recognized as a map's start image: the root mean square difference between the two
+images' mean colours, 0 to 255, in the cells of the grid LOOK."""
 REACH = 1.3
 """The camera finds the crate, the goal on the map, within this distance, in units of the map, and in the same room."""
 

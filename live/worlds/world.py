@@ -46,7 +46,8 @@ class WalkWorld:
 
     def rebuild(self, *, new_prompt: bool) -> None:
         """Recompute the KV cache from the saved chunks, each with its saved prompt, and create a new decoder. With
-        `new_prompt`, recompute only the attention window's chunks, all with the walk's last prompt."""
+        `new_prompt`, all chunks get the walk's last prompt. With it, or in a long walk, recompute only the attention
+        window's chunks."""
         size, made = self.engine.chunk, self.store.chunks
         if self.store.latent_frames <= MOST_REPLAYED and not new_prompt:
             chunks = list(range(made))
