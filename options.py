@@ -26,8 +26,8 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The number format of matrix products in the blocks' linear layers. "auto", the default, means the model's own dtype.
-So does "bf16", even for a model in fp16 or fp32. "8bit" selects fp8 or int8 by the device."""
+"""The number format of matrix products in the blocks' linear layers. "auto", the default, and "bf16" both select the
+model's own dtype, even fp16 or fp32. "8bit" selects fp8 or int8 by the device."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """The precision of matrix products in self-attention. "exact" means the model's dtype, and "auto", the default, selects
 "exact". "8bit" selects the device's 8-bit kernel."""
@@ -81,7 +81,7 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The number formats and the number of processes of a model's forward, which determine its memory.
+    """The settings of a model's forward pass that determine its memory: number formats and the number of processes.
 
     arithmetic, attention: the formats of matrix products.
     processes: the number of processes that split a video's tokens.
@@ -141,7 +141,7 @@ class Release:
 
     indices: a few-step model's denoising steps, in a schedule of 1,000 steps; empty if `guided`.
     window: the attention window; Window() attends to the whole video.
-    guided: whether the model uses a full schedule, instead of `indices`, and classifier-free guidance.
+    guided: whether the model uses classifier-free guidance, and a full schedule instead of `indices`.
     """
 
     name: str

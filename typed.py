@@ -23,7 +23,7 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The class that `isinstance` checks for an annotation. For a Literal any text passes."""
+"""The class that `isinstance` checks for an annotation. A Literal accepts any text, not only its alternatives."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -21,8 +21,8 @@ from .machine import describe_machine
 from .recordings import replays_correctly
 
 NAIVE = 20.0
-"""The ratio of the TFLOP/s of matrix products to those of convolutions above which the convolutions seem to use
-MIOpen's slow naive kernel (AMD)."""
+"""If matrix products reach more than this many times the TFLOP/s of convolutions, the convolutions seem to use MIOpen's
+slow naive kernel (AMD)."""
 WRONG = 0.1
 """The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""
 COPY_SHAPE = 8192, 16384
@@ -159,8 +159,8 @@ def _describe_sage_replay(device: torch.device) -> str:
 def advice(
     facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
 ) -> list[str]:
-    """Return recommendations for a machine. `found`: the kernel tests by operation. `measured`: the best kernels'
-    rates."""
+    """Return recommendations for a machine. `facts`: the machine's properties by name. `found`: the kernel tests by
+    operation. `measured`: the best kernels' rates."""
     said = []
     held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
     if held > 0.15 * total:

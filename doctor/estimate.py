@@ -258,5 +258,5 @@ def recommended(rows: list[Estimate], model: str) -> Estimate | None:
 
 
 def release_name(name: str) -> str:
-    """Return the name of a model's release, such as "LingBot-World 2.0" for "14B"."""
+    """Return the display name of a model's release. `name`: a key of MODELS, such as "14B" for "LingBot-World 2.0"."""
     return RELEASES[MODELS[name][0]].name

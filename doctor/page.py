@@ -109,7 +109,7 @@ def _presets(found: Checkup) -> str:
 
 
 def card_page(name: str) -> str:
-    """Return the releases' estimated speeds on a GPU as text. `name`: a key of CARDS."""
+    """Return a text on the estimated speeds of all LingBot-World models on a GPU. `name`: the GPU's key in CARDS."""
     rows = estimate_releases(rates_of(CARDS[name]))
     lines = [f"{name}, worked out from published figures and the shares of them that kernels reached"]
     for row in rows:

@@ -86,8 +86,9 @@ def _choose(way: np.ndarray, apart: float) -> list[int]:
 
 
 def _draw_camera(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points [n, 3] in OpenGL axes (y up) along the edges of a camera with the OpenCV pose `pose` [4, 4]. `lens`
-    is fx, fy, cx, cy at 832x480, `depth` the distance of the drawn image plane from the centre."""
+    """Return points [n, 3] along the edges of a camera's frustum, in OpenGL axes (y up). `pose`: [4, 4],
+    camera-to-world, in OpenCV axes. `lens`: fx, fy, cx, cy at 832x480. `depth`: the distance of the image plane from
+    the camera centre."""
     sides = np.array([[0, 0], [LENS_WIDTH, 0], [LENS_WIDTH, LENS_HEIGHT], [0, LENS_HEIGHT]])
     corners = np.concatenate([(sides - lens[2:]) / lens[:2], np.ones((4, 1))], 1)
     spots = np.concatenate([np.zeros((1, 3)), depth * corners]) @ pose[:3, :3].T + pose[:3, 3]

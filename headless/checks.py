@@ -193,7 +193,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def length_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return the camera path's notes, and a note if the video has fewer frames than `frame_num`."""
+    """Return notes from reading the camera path, and one if the video has fewer frames than `frame_num`."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

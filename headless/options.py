@@ -49,7 +49,7 @@ POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that replace parts of the model package."""
 BASE_OPTIONS = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The base model's sampling options. Causal models refuse these, except causal-pretrain, which takes GUIDED_OPTIONS."""
+"""The base model's sampling options. Causal models refuse them, but causal-pretrain accepts GUIDED_OPTIONS."""
 GUIDED_OPTIONS = ("negative", "sampling_steps", "guide_scale", "solver")
 """The base models' sampling options that a guided causal model (causal-pretrain) also takes. Causal models without
 guidance refuse these options."""
@@ -186,8 +186,8 @@ def is_address(text: str) -> bool:
 
 
 def parse_lora(text: str) -> LoraFile:
-    """Return the LoRA in a text such as FILE, FILE:0.8 or high=FILE:0.8. Raises ArgumentTypeError for an empty name and
-    for a web address."""
+    """Return the LoRA's file, strength and expert from an option's value, such as FILE, FILE:0.8 (strength 0.8) or
+    high=FILE (high-noise expert). Raises ArgumentTypeError for an empty path or a web address."""
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
     if not name:

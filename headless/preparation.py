@@ -73,8 +73,8 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _prepare_parallel(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, both_fit: bool
 ) -> SharedInputs:
-    """Load the model, and encode image and prompts, in parallel threads. `both_fit`: whether the text and image
-    encoders fit into memory at once."""
+    """Load the model, and encode image and prompts, in parallel threads. `both_fit`: whether image and prompts are
+    encoded at the same time; if not, the image is first."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Background(run.stages, gpu) as background:
         loading = background.begin("load causal model", "B", partial(_load, plan, memory, run))

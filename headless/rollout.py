@@ -169,8 +169,8 @@ class _ChunkDecoder:
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Replace the decoder by one in fp32, and decode the last chunks again to restore its state. `reason`: the
-        message of the overflow in fp16, for a warning."""
+        """Log `reason`, the message of the fp16 overflow. Replace the decoder by an fp32 decoder, and decode the last
+        chunks again to restore its state."""
         log.warning(DECODE_AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)

@@ -189,7 +189,8 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert. If the low-noise expert is used too, load it now or read its files ahead."""
+        """Return the loaded high-noise expert. If the low-noise expert follows, also load it if both fit into memory,
+        else prefetch its files."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)

@@ -38,8 +38,8 @@ def load_experts(
     that cannot be used.
 
     weight_dtype: "default" or one of DTYPE_NAMES.
-    progress: a callback (done, 2), called after each expert.
-    arithmetic, attention: the number formats of the products in linear layers and in self-attention.
+    progress: called as progress(done, 2) after each expert.
+    arithmetic, attention: the number formats of matrix products, in linear layers and in self-attention respectively.
     """
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)

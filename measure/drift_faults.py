@@ -14,9 +14,9 @@ MIN_TRACKED_SHARPNESS = 0.35
 """The minimum sharpness of scene content tracked by optical flow, as a fraction of its sharpness in the first second.
 Content loses detail as the camera comes closer, so this limit is lower than the whole image's."""
 GROWTH_S, MAX_GROWTH = 5.0, 2.0
-"""The growth of drift limits over time, for scene content tracked by optical flow. The growth factor is g = 1 + seconds
-/ GROWTH_S. Tint and brightness: the limit, a difference, is multiplied by min(g, MAX_GROWTH). Sharpness and
-colourfulness: the limit, a ratio, is raised to the power g."""
+"""The widening of drift limits over time, for scene content tracked by optical flow, by the factor g = 1 + seconds /
+GROWTH_S. Limits of differences (tint, brightness) are multiplied by min(g, MAX_GROWTH). Limits of ratios (sharpness,
+colourfulness) are below 1 and become limit ** g."""
 STILL = 0.02
 """A frame is frozen if its change is below this fraction of the third quartile of all frames' changes."""
 FROZEN_S = 0.4
@@ -24,7 +24,7 @@ FLICKER = 1.0
 """The maximum flicker without a fault, in grey levels (0 to 255). A frame's flicker is the distance of its brightness
 from its neighbours' mean. The limit holds for the median over half a second."""
 MOTION_JUMP, RESIDUAL_RATIO = 2.0, 1.8
-"""The limits above which a frame counts as a jump. Jumps at regular intervals are seams between chunks.
+"""A frame that exceeds either of these limits counts as a jump. Jumps at regular intervals are seams between chunks.
 
 MOTION_JUMP: the limit for the deviation from the neighbouring frames' median motion, in pixels.
 RESIDUAL_RATIO: the limit for the residual after motion compensation, divided by the neighbouring frames' median

@@ -24,8 +24,8 @@ TURN_DEG, TURN_SHARE: the rotation error's limit, in degrees, is max(TURN_DEG, T
 DIRECTION_DEG: the limit, in degrees, for the direction of motion.
 """
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
-"""The limit of parallax between two keyframes where the path only rotates. Parallax is a fault if it exceeds
-max(ROTATION_PARALLAX, ROTATION_SHARE * rotation in radians * focal length), in pixels."""
+"""Two terms of the parallax limit between two keyframes where the path only rotates. The limit is the larger of
+ROTATION_PARALLAX, in pixels, and ROTATION_SHARE * rotation in radians * focal length in pixels."""
 AMBIGUOUS_RATIO = 3.0
 """The maximum ratio of the tracked points' residual under the path's motion to their residual under the measured
 motion. Up to this ratio, the path's motion explains the points about as well."""
@@ -165,14 +165,14 @@ class Measurement:
 
     @cached_property
     def rotation_errors_deg(self) -> np.ndarray:
-        """The angle in degrees between the measured and the path's rotation, for each keyframe with a camera."""
+        """The angles [m] in degrees between measured and path's rotations, at the m keyframes with a measured pose."""
         _, wanted, found = self.poses
         return angle_deg(np.swapaxes(wanted[:, :3, :3], 1, 2) @ found[:, :3, :3]) if len(wanted) else np.empty(0)
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The distances between measured and expected camera positions, in the path's unit, to which the measured
-        positions are scaled. The array's shape is [m], for m keyframes with a measured camera."""
+        """The distances between measured and expected camera positions, an array of shape [m] for the m keyframes whose
+        pose was measured. Their unit is the path's, to which the measured positions are scaled."""
         _, wanted, found = self.poses
         return np.linalg.norm(wanted[:, :3, 3] - found[:, :3, 3], axis=1)
 

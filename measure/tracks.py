@@ -52,8 +52,8 @@ def resize(frame: np.ndarray) -> np.ndarray:
 
 
 def track_points(frames: Sequence[np.ndarray], stride: int) -> Tracks:
-    """Return points tracked through grey frames, uint8 [H, W] of one size. Every `stride`-th frame and the last one are
-    keyframes."""
+    """Return the tracks of points through grey frames, uint8 [H, W]. Positions are recorded, and new points begin, at
+    keyframes: every `stride`-th frame and the last one."""
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
     numbers, total = np.arange(len(here)), len(here)

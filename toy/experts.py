@@ -50,7 +50,7 @@ def write_expert_folder(
     keep: tuple[str, ...] = (),
 ) -> None:
     """Write a model's folder: JSON files and weights. `tensors` are (official name, tensor). Linear weights are
-    quantized unless `keep` matches or `quant_type` is None."""
+    quantized unless `quant_type` is None or the layer's name matches a shell pattern in `keep`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)

@@ -20,7 +20,7 @@ CAUSAL = "lingbot_world_fast"
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 """The folders of the trained toy package's experts: high-noise and low-noise."""
 MODEL_FOLDERS = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
-"""The model folders of the trained and the random toy package together. Each package has some of them."""
+"""The names of all model folders in the trained and the random toy package. Each package has some of them."""
 LOCK_NAME = "toy"
 """The name of the lock file in a toy package's folder, without its suffix."""
 LARGEST = 2**26

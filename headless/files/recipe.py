@@ -50,8 +50,8 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return a hash for each option that names files, such as "image", and each package part, such as "vae". Missing
-    files have no entry."""
+    """Return a hash for each option that names files, such as "image", and each part of the model package, such as
+    "vae". If a file is missing, the entry is left out."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 

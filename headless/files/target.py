@@ -163,8 +163,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Check that files can be created in `folder`, or in its nearest existing parent, and return the existing one.
-    Otherwise raise InputError, whose message names the option `option` and its value `path`."""
+    """Return `folder`, or its nearest existing parent if it does not exist. Raise InputError if files cannot be created
+    there. `option`, `path`: the user's option and its value, for the message."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links

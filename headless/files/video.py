@@ -33,12 +33,12 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video with an encoding thread. Files get their final names only when they are complete.
+    """A writer of a video file, PNG files or a pipe, with an encoding thread. Files get final names when complete.
 
     keep_partial: whether an interrupted run leaves the frames written so far.
-    first: the number of the first PNG file.
+    first: the number of the first file, for PNG files.
     frames: the number of frames received.
-    parts: the number of parts written. Each call of `write` gives one part.
+    parts: the number of parts written. Each call of `write` adds one part.
     """
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
@@ -113,8 +113,8 @@ class _Stream:
 
 
 class _PngFiles:
-    """A writer of a video as numbered PNG files. Several threads compress the files. `first`: the number of the first
-    file. `at_once`: whether each `write` gives its files their final names. Otherwise `close` does."""
+    """A writer of a video as numbered PNG files, compressed in several threads. `first`: the first file's number.
+    `at_once`: if true, `write` gives the files their final names, otherwise `close` does."""
 
     def __init__(self, target: Target, first: int, at_once: bool) -> None:
         self._target, self._next, self._at_once = target, first, at_once

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""The file of a model package with recommended walk options, and the names of the options that this file may set."""
+"""The file in a model package that recommends walk options. RECOMMENDED: the options that this file may set."""
 VAE_APPROX = "vae_approx"
 """The subfolder for tiny decoders, as in ComfyUI's folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")

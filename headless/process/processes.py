@@ -78,8 +78,8 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device for this process. A single process gets `asked`, as do all processes for "cpu". Otherwise
-        each process gets its own GPU, or None without CUDA. Raises InputError if several processes ask for one GPU."""
+        """Return the device for this process. For a single process or "cpu", return `asked`. Otherwise return this
+        process's GPU, or None without CUDA. Raises InputError if several processes ask for one GPU."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -158,7 +158,7 @@ def _join() -> Any:
 
 def check_gpus(count: int, device: str | None) -> None:
     """Raise InputError if this machine has too few GPUs for `count` processes, or too few CPU cores if they run on the
-    CPU. `device`: the option; None allows the CPU if there is no GPU."""
+    CPU. `device`: the user's choice. With None, processes run on the CPU if there is no GPU."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"

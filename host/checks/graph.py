@@ -16,13 +16,13 @@ TILED = "VAEDecodeTiled"
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's scheduler nodes for other models. They are recognized by class, because their sigmas look valid."""
+"""ComfyUI's scheduler nodes for other models. A warning recognizes them by class: their sigmas look valid."""
 OTHER_MODELS = "FLUX", "Chroma"
 """Values of the input `model_type` of ComfyUI's OptimalStepsScheduler that select other models than Wan."""
 
 
 def check_rollout() -> None:
-    """Raise InputError or CameraError if inputs of the Rollout node that ComfyUI is validating do not fit together."""
+    """Check the Rollout node that ComfyUI is validating. Raise InputError or CameraError if its inputs do not fit."""
     prompt, node = validating_prompt()
     inputs = prompt[node]["inputs"]
     if loader_of(prompt, inputs.get("model")) == LOAD_EXPERTS:
@@ -81,8 +81,8 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if a node of the prompt that ComfyUI is validating gives a sampler no steps to make. ComfyUI
-    would skip this pack's checks at sampling time for such a sampler."""
+    """Raise InputError if a sampler makes no step in the prompt that ComfyUI is validating. ComfyUI would do nothing
+    for this sampler, so this pack's checks at sampling time would not run either."""
     prompt, _ = validating_prompt()
     values = PromptValues(prompt)
     for node, made in prompt.items():

@@ -10,7 +10,7 @@ from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 
 def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if an expert runs no step although it has settings, such as a LoRA. Otherwise return "".
+    """Return a warning if an expert runs no step but is changed, as by a LoRA; else "". `high`, `low`: ModelPatchers.
 
     cfg: the guidance scales of the high-noise and the low-noise expert.
     first_low: the index of the low-noise expert's first step.

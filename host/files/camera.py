@@ -201,8 +201,8 @@ def preview_image(
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the path does not fit the latent of the Apply Camera node that ComfyUI is validating. Do
-    nothing if either is unknown before the run."""
+    """Raise CameraError if the camera path of an Apply Camera node does not fit its latent's length. ComfyUI must be
+    validating this node. Do nothing if path or length is unknown before the run."""
     try:
         prompt, node = validating_prompt()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

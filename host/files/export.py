@@ -30,10 +30,10 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video, an IMAGE [F, H, W, 3], and its camera path into a new folder. Raise InputError for an invalid
+    """Export the video `images`, [F, H, W, 3], and its camera path into a new folder. Raise InputError for an invalid
     `prefix`, DependencyError if a package is missing.
 
-    format: "nerfstudio", "colmap" or "ply".
+    format: the scene's format, "nerfstudio", "colmap" or "ply".
     every: the interval between exported frames.
     points: whether 3D points are computed from the frames.
     prefix: the beginning of the folder's name, relative to ComfyUI's output folder.

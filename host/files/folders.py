@@ -221,8 +221,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _names_in_packages(subfolder: str, file_pattern: str) -> Iterator[str]:
-    """Yield "package/name" for each model in the packages, the folders in models/lingbot_world. A model is a package's
-    `subfolder`, or a weight file that matches `file_pattern`."""
+    """Yield "package/name" for each model in the packages, which are the folders in models/lingbot_world. The name is
+    `subfolder`, if it holds a model, or that of a weight file that matches `file_pattern`."""
     for package in _folders():
         if is_true_of(is_model_folder, package / subfolder):
             yield f"{package.name}/{subfolder}"

@@ -176,8 +176,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """Return the model's integer timestep in the shape and dtype of `timestep`, which is 1000 * sigma. It is the
-        step's timestep set by the solver, or else `timestep` truncated."""
+        """Return the model's integer timestep, in the shape and dtype of `timestep`. If the solver has set a timestep
+        for the step, return that. Otherwise truncate `timestep`, which is 1000 * sigma."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)

@@ -72,8 +72,8 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 
 
 def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
-    """Return the CONDITIONING of a prompt with its timed changes, and of the negative prompt. `events` is a JSON text
-    or empty. Raise InputError for invalid events."""
+    """Return the CONDITIONING of a prompt with its world events (timed changes of the prompt), and of the negative
+    prompt. `events`: JSON for `read_events`, or empty. Raise InputError for invalid events."""
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])
     from ...text.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
@@ -181,7 +181,7 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """A tokenizer for ComfyUI's CLIP with the official token ids, at most 512 tokens, and ComfyUI's prompt syntax."""
+    """A tokenizer for ComfyUI's CLIP class: the official code's token ids, at most 512, and ComfyUI's prompt syntax."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(

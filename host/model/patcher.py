@@ -82,7 +82,7 @@ class ExactPatches(_AnyPatcher):
         return super().get_free_memory(device)
 
     def pre_run(self):
-        """Prepare a sampling run. On a CPU, use only the idle cores until `cleanup`."""
+        """Prepare a sampling run. On a CPU, limit torch's threads to the idle cores until `cleanup`."""
         self._threads = torch.get_num_threads()
         if fewer := use_idle_cores(self.load_device, self.model.layer_elements):
             logging.info(fewer)

@@ -176,7 +176,7 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the int64 timesteps of `sigmas`, 1000 * sigma in float32 without the fraction."""
+    """Return the timesteps of `sigmas`: 1000 * sigma in float32, truncated to int64."""
     return (sigmas.detach().float() * 1000).long()
 
 
@@ -200,12 +200,12 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _run_original_block(run, camera, arguments):
-    """Run a transformer block as the "original_block" that ComfyUI passes to a block replacement. Return {"img": hidden
-    states [B, L, D]}.
+    """Run a block on behalf of a ComfyUI block replacement, which receives this function as "original_block". Return
+    {"img": hidden states [B, L, D]}.
 
-    run: the block.
+    run: the transformer block.
     camera: the block's camera input, or None.
-    arguments: the dict of the block's other inputs, from the replacement.
+    arguments: the block's other inputs, passed by the replacement.
     """
     x, e0, context, rope = (arguments[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, arguments["transformer_options"], inplace=False)}

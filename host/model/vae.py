@@ -25,8 +25,8 @@ class CachingVAE(comfy.sd.VAE):
         self.cached: OrderedDict[tuple, Tensor] = OrderedDict()
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """Return the latent [1, 16, f, h, w] of a video, an IMAGE [F, H, W, C]. The latents of recent videos are
-        cached. The returned tensor is a copy, so the caller may change it."""
+        """Return the latent [1, 16, f, h, w] of a video [F, H, W, C]. The latents of recent videos are cached. The
+        returned tensor is a copy, so the caller may change it."""
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.cached:

@@ -87,8 +87,8 @@ class LiveView:
         )
 
     def wait_for_client(self, alone: bool) -> bool:
-        """Wait for a client. Return True once one has connected, or False after the time limit. `alone`: whether the
-        walk can run without a client; then do not wait if ComfyUI's page is closed."""
+        """Wait until a client has connected or the walk is stopped, and return True. Return False after the time limit.
+        `alone`: whether the walk can run without a client. If so, the limit is 0 while ComfyUI's page is closed."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:

@@ -116,8 +116,8 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, inputs: Mapping[str, Any]) -> None:
-    """Raise LingBotError if the camera file is missing, or if reading it with the options in `inputs` fails. The file
-    is not read while an option is linked, or is not among its choices."""
+    """Raise LingBotError if the camera file is missing, or if it cannot be read with the options in `inputs`. Skip the
+    reading if an option is linked to another node, or is not among its choices."""
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: inputs.get(name) for name in names}
