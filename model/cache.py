@@ -72,14 +72,14 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free all memory of the cache. Return the size in bytes of the cached tensors."""
+        """Free all memory of the cache. Return the size in bytes of the tensors that were cached."""
         freed = self.clear_source()
         self._spare = {}
         return freed
 
     def clear_source(self) -> int:
-        """Forget the cached tensors and the tensor from which they were computed. Return the cached tensors' size in
-        bytes. A `steady` cache keeps their memory for later values."""
+        """Forget the cached tensors and the tensor from which they were computed. Return the size in bytes of the
+        cached tensors, also if the cache is `steady` and retains their memory for later values."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1

@@ -37,9 +37,9 @@ class Camera:
 class ForwardInputs(NamedTuple):
     """The tensors that a forward's kernels read, besides weights and caches.
 
-    x: the latent frames [B, 36, frames, H, W] that contain this process's tokens.
+    x: the latent frames [B, 36, frames, H, W] to which this process's tokens belong.
     context: the embedded prompts [B, tokens, dim].
-    lengths: the prompts' lengths without padding, int32 [B], if attention skips padding.
+    lengths: the prompts' lengths without padding, int32 [B]; None if attention does not skip padding.
     """
 
     x: Tensor
@@ -91,8 +91,8 @@ class ForwardOptions(TypedDict, total=False):
     token_share: ParallelShare
     """This process's share of the tokens, set by the model if several processes compute the forward."""
     residuals: Sequence[Residual]
-    """One Residual for each batch element, which may defer additions to the next norm. Absent if a host's patch may
-    read the residual stream between blocks."""
+    """One Residual for each batch element. A Residual may postpone an addition to the next norm. A forward has no
+    `residuals` if a host's patch may read the residual stream between blocks."""
     prompt_lengths: Tensor | None
     """The prompts' lengths without padding, int32 [B], set by the model if attention skips padding."""
     graphs: ForwardRecorder

@@ -104,7 +104,7 @@ class ParallelShare(TokenShare):
 
     tokens: the total number of tokens.
     frames: the slice of the latent frames that contain this share's tokens.
-    within: the slice of this share in the tokens of those latent frames.
+    within: the slice that selects this share from the tokens of `frames`.
     length: the number of tokens of each share, including padding.
     """
 

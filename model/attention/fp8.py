@@ -45,8 +45,8 @@ class Scaling(NamedTuple):
         return self.mean, self.factor
 
     def with_bound(self) -> "Scaling":
-        """Return a copy of this Scaling with `bound`, an upper bound of the magnitudes that fp8 can represent with this
-        scale and mean."""
+        """Return a copy of this Scaling with `bound` set. No fp8 value that is decoded by this scale and mean has a
+        larger magnitude."""
         return self._replace(bound=self.mean.abs().amax() + LARGEST[FP8] * self.scale)
 
 
@@ -167,7 +167,7 @@ def _no_mean(device: torch.device) -> Tensor:
 
 def to_operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
     """Convert q, k and v [B, tokens, dim] to fp8 Operands [B * tokens, dim]. The mean over tokens is subtracted from k
-    and v; attention adds v's mean back.
+    and v. Attention adds v's mean back, from the Operand's `scaling`.
 
     zeros: the number of zero tokens to append to k and v as padding; above 0 only if B is 1.
     """

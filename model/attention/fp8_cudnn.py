@@ -14,7 +14,7 @@ from .fp8 import FP8, Operand, queries_to_operand, to_operands
 from .splitting import TILE, key_parts, multiprocessors, part_length
 
 MIN_KEYS_PER_ZERO = 256
-"""The minimum ratio of keys to padding keys, which are zeros. Below this ratio, no padding keys are appended."""
+"""Padding keys (zeros) are appended only if there are at least this many keys for each of them."""
 NUMERATOR_FACTOR = 256.0
 """The kernel multiplies the softmax's numerators by this factor before it rounds them to 8 bits."""
 

@@ -36,7 +36,7 @@ def part_length(keys: int, parts: int) -> int:
 
 @lru_cache
 def multiprocessors(device: torch.device) -> int:
-    """Return the number of multiprocessors (SMs) of a GPU. A device without CUDA counts as an H200."""
+    """Return the number of multiprocessors (SMs) of a GPU, or an H200's number for a device without CUDA."""
     if device.type != "cuda":
         return H200_MULTIPROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count

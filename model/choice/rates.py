@@ -28,7 +28,7 @@ SIZES: dict[Work, Size] = {
 }
 """The sizes with which each operation of the 1.3B model is timed."""
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
-"""The input sizes with which each operation of the 14B model is timed: first of matrix products, then of attention."""
+"""The input sizes for timing the 14B model: the first Size is for matrix products, the second for attention."""
 TIMES = 5
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .card import Card
 
 LARGE_TILE_MEMORY = 200_000
-"""The minimum shared memory per Triton program, in bytes, for large tiles that are loaded by TMA."""
+"""The shared memory in bytes that a GPU must have for large tiles, which are loaded by TMA."""
 
 
 class Tile(NamedTuple):

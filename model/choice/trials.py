@@ -110,7 +110,7 @@ def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
 
 
 def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
-    """Return whether the kernel `name` is listed for the device and passed its test at this size."""
+    """Return whether the kernel `name` is a candidate and passes its test at this size. A stored result is reused."""
     return any(each.name == name and each.reason is None for each in trials(work, device, size))
 
 
@@ -202,7 +202,7 @@ def wait(device: torch.device) -> None:
 
 
 def skips_timing(work: Work, card: Card) -> bool:
-    """Return whether a GPU uses the first accurate kernel in `table.TABLE` without timing."""
+    """Return whether the GPU `card` uses an operation's first accurate kernel in `table.TABLE` without timing."""
     return UNTIMED.get(work, lambda _card: False)(card)
 
 

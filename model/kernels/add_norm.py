@@ -17,8 +17,8 @@ MAX_FULL_CHANNELS = 2048
 
 @triton.jit
 def _load_channels(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Load the channels `at` and return x, y, scale and shift. x is the placeholder for y if `y_ptr` is None, and for
-    scale and shift if `scale_ptr` is None. The caller ignores placeholders."""
+    """Load the channels `at` and return x, y, scale and shift. If `y_ptr` is None, x is returned as y. If `scale_ptr`
+    is None, x is returned as scale and shift. The caller ignores these."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -73,8 +73,8 @@ def _add_norm(
     splits a token's channels into FIRST and SECOND channels, both powers of two.
 
     scales_ptr: receives each token's scale of an 8-bit result.
-    y_ptr, gate_ptr: y * gate is added to x.
-    scale_ptr, shift_ptr: modulate x then, before the norm.
+    y_ptr, gate_ptr: first, y * gate is added to x.
+    scale_ptr, shift_ptr: then x becomes x * (1 + scale) + shift, before the norm.
     """
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim

@@ -46,9 +46,9 @@ def _convolve(
     FP16_SUMS: tl.constexpr,
 ):
     """The kernel of `convolve`. A program computes NA + NB output channels of PIXELS pixels, in steps of KA + KB input
-    channels.
+    channels. The first six arguments are TMA descriptors if BY_TMA, else pointers.
 
-    x, x_rest: x with TMA descriptors for KA and for KB channels.
+    x, x_rest: x for KA and for KB channels.
     w, w_rest: the weight for NA output channels, and KA or KB input channels.
     w_below, w_both: the same for NB output channels.
     """
@@ -201,13 +201,13 @@ def convolve(
     added: Tensor | None = None,
 ) -> Tensor:
     """Convolve one feature map, or three frames of a pool (a tensor of stored frames), and add `added`. Return a
-    feature map. Maps and frames have (height + 1) * (width + 1) rows, one per pixel, with a padding row and column.
+    feature map. Each map or frame has (height + 1) * (width + 1) rows, one per pixel, with a padding row and column.
 
     x: [rows, channels], a map or the pool.
     slots: int32 indices of three frames in the pool, the oldest first; None for one map.
-    weight: [out, side * side * frames * channels]; for side 2, the result of `vae.weights.quarters`.
+    weight: [out, side * side * frames * channels], frames 1 or 3; for side 2, the result of `vae.weights.quarters`.
     size: x's height and width without padding.
-    side: the window's side. Side 2 also upsamples by 2.
+    side: the kernel size. Side 2 doubles the result's height and width.
     added: a tensor of the result's shape.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1

@@ -26,7 +26,7 @@ def _merge(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The kernel of `merge_`. A program merges ROWS rows. A row is one head's attention output for one token."""
+    """The kernel of `merge_`. A program merges ROWS rows (one token and head each) of all parts, weighted by `sums`."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
     at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)
@@ -92,6 +92,7 @@ def merge_fp8_(
     parts: attention over each part, [n, tokens, heads, head_dim].
     log_sums: the parts' log-sum-exps, [n, heads, tokens]; None for a single part.
     rest, rest_log_sums: one more part, or None.
+    shift, factor: v's mean [dim] and scale [1].
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

@@ -135,8 +135,8 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Whether the current forward may stop after this block's keys and values. True in the model's last block if
-        `keep` is set: the forward then only fills the cache."""
+        """Whether the current forward may end once this block's keys and values are computed. True in the model's last
+        block if `keep` is set: the forward then only fills the cache."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
@@ -158,7 +158,7 @@ class KeyValueCache:
         self._storage.begin([TokenRange(past.stored, past.stored) for past in self._past] if in_8_bits else self._past)
 
     def check(self, x: Tensor) -> None:
-        """Raise InputError if x [B, C, F, H, W] is not one video's chunk, or if `begin` has not been called."""
+        """Raise InputError if x [B, C, F, H, W] is not one video's chunk of the cache's size, or before `begin`."""
         if not self._used:
             raise InputError("the KV cache has no chunk yet: call its method begin first")
         found = len(x), x.shape[2], x.shape[3] * x.shape[4] // 4
@@ -177,8 +177,8 @@ class KeyValueCache:
         self, block: int, queries: Tensor | BeforeRope | None, keys: Tensor | BeforeRope, values: Tensor
     ) -> tuple[Any, Any, Any]:
         """Add the current chunk's keys and values [tokens, dim] to a block's window. Return the queries, and the
-        window's keys and values, valid until the next call. An fp8 cache returns Operands, but Tensor queries stay
-        unchanged.
+        window's keys and values, valid until the next call. An fp8 cache returns Operands, except that queries given as
+        a Tensor are returned unchanged.
 
         queries: None if only the cache is filled.
         """
@@ -209,9 +209,9 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write keys and values into `seen`, the block's tensors that attention reads. BeforeRope tensors first get
-        norm and RoPE. Return the queries, or None if there are none. With the fp8 `scalings`, BeforeRope queries become
-        an fp8 Operand."""
+        """Write keys and values into `seen`, which holds all keys and values that the block's attention reads.
+        BeforeRope tensors first get norm and RoPE. Return the queries, or None if there are none. With fp8 `scalings`
+        of keys and values, BeforeRope queries become an fp8 Operand."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None

@@ -77,7 +77,8 @@ class KeyValueBytes(NamedTuple):
 def key_value_bytes(
     config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace, chunk: int = CHUNK
 ) -> KeyValueBytes:
-    """Return the size of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each."""
+    """Return the size of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each, at `place`. Host
+    memory excludes the current `chunk`."""
     shapes = stored_shapes(config, (window, chunk), frame_tokens, dtype, place)
     block = _nbytes(shapes)
     working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.int8 and not place.fp8 else 0

@@ -70,9 +70,9 @@ class SelfAttention(_Attention):
                 del y
 
     def extend_cache(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute keys and values from one batch element's residual stream `row`, and pass them to the KV cache's
-        function `extend`. `modulation` [1, 3, dim] is (shift, 1 + scale, unused). `reference` has the device and dtype
-        of GEMMs."""
+        """Compute keys and values from the norm of one batch element's residual stream `row`, and pass them to the KV
+        cache's function `extend`. `modulation` [1, 3, dim] is shift, 1 + scale, and gate (unused). `reference` is any
+        tensor with the device and dtype of GEMMs."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -137,7 +137,7 @@ class SelfAttention(_Attention):
 
 class CrossAttention(_Attention):
     """A cross-attention layer to the prompt. Training padded prompts to text_len tokens. A shorter prompt must end with
-    a padding token, whose softmax weight is multiplied to represent the missing tokens."""
+    a padding token. The layer multiplies this token's softmax weight by the number of tokens that it represents."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)

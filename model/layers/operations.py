@@ -200,8 +200,8 @@ def _spanning_view(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`. ComfyUI's layers also
-    convert both to the dtype of `reference`."""
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`. ComfyUI's layers return
+    both in the dtype of `reference`, other layers in the stored dtype."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

@@ -14,8 +14,8 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_
 
 Deferral = Literal["never", "last", "always"]
-"""When an addition is deferred to the next norm: never, only for the batch element that a layer processes last, or
-always."""
+"""When a residual addition is deferred to the next norm: "never", "always", or, for "last", only for the batch element
+that a layer processes last."""
 
 
 class Residual:
@@ -38,7 +38,8 @@ class Residual:
         return self._added[0] is not None
 
     def add(self, y: Tensor, gate: Tensor | None = None) -> None:
-        """Add y * gate to x, now or at the next norm. y is [tokens, dim]; gate is [dim], or None for ones."""
+        """Add y * gate to the residual stream x, at once or at the next norm, as its Deferral says. y is [tokens, dim];
+        gate is [dim], or None for ones."""
         self.settle()
         if self._deferral == "always" or (self._deferral == "last" and self.last):
             self._added = y, gate
@@ -53,8 +54,8 @@ class Residual:
             affine_(self.settle(), scale, shift)
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
-        """Apply the additions and scalings deferred to this norm, and return the layer norm of x. The result is in the
-        8-bit dtype that all `layers` take as input, or else in `dtype`."""
+        """Apply the deferred additions and scalings to the residual stream x, and return its layer norm. The result is
+        in the 8-bit dtype that all `layers` take as input. Without this common dtype, it is in `dtype`."""
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
@@ -70,13 +71,13 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield a Residual for each of several consecutive parts of the tokens. If `limit` is a multiple of 128, no
-        part has more tokens. Other limits are rounded up."""
+        """Yield a Residual for each of several consecutive parts of the tokens. A part has at most `limit` tokens,
+        rounded up to a multiple of 128."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
-        """Return the residual stream of a slice of the tokens: this object if the slice contains all tokens. Else apply
-        the deferred operations, and return a view of x that never defers operations."""
+        """Return this object if the slice contains all tokens. Otherwise apply the deferred operations, and return a
+        Residual of a view of those tokens, which never defers operations."""
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
         return Residual(self.settle()[tokens], "never")
@@ -95,8 +96,8 @@ def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
 
 
 def deferred_first(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield a tuple for each batch element: its residual stream, and its items of `given`. Streams with a deferred
-    addition come first, because applying it frees memory. Also update each stream's attribute `last`."""
+    """Yield a tuple for each batch element: its residual stream, and its item of each iterable `given`. Streams with a
+    deferred addition come first, because applying it frees memory. Set `last`: True for the last stream only."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

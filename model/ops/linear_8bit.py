@@ -25,7 +25,7 @@ _FIRST_CARDS = {
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
 }
 TRIED_ROWS = 4096
-"""The number of tokens in the matrix products that compare the speeds of the 8-bit kernels."""
+"""The number of tokens in the matrix products with which the 8-bit kernels are timed."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:

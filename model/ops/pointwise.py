@@ -98,7 +98,7 @@ def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: 
 
 
 def empty_rows(x: Tensor, dtype: torch.dtype) -> Rows:
-    """Return uninitialized memory for a result in `dtype` with the shape of x [tokens, dim]: an EightBit for 8 bits."""
+    """Return uninitialized memory in the shape of x [tokens, dim]: an EightBit if `dtype` has 8 bits, else a Tensor."""
     return _empty_8bit(x, 1, dtype) if dtype in LARGEST else torch.empty_like(x, dtype=dtype)
 
 

@@ -90,8 +90,8 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: Eigh
 
 
 def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
-    """Register the 8-bit product `run` as the kernel `name` for `work`. The kernel first quantizes its input. Also add
-    an entry to PREQUANTIZED, for timing the product without the quantization."""
+    """Register a kernel `name` for the operation `work`. The kernel quantizes its input, then calls `run`, the 8-bit
+    product. Also add an entry to PREQUANTIZED, for timing the product without the quantization."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)

@@ -75,7 +75,7 @@ def kitchen_multiply(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dt
 
 
 def torch_multiply(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] @ weight.T + bias by torch. First round x to the weight's format."""
+    """Round x [tokens, in] to the weight's format, then compute x @ weight.T + bias with torch's operations."""
     form = FORMATS[weight.layout_name]
     rounded = _encoded(x.float(), form).decode(torch.float32)[: len(x)]
     made = F.linear(rounded, weight.decode(torch.float32), None if bias is None else bias.float())

@@ -87,7 +87,7 @@ class SharedPart:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """Make weights of equal shape cache their results in adjacent memory, so that one matrix product can use all."""
+    """Make weights of equal shape cache their results in adjacent memory, so that one matrix product covers all."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(SharedPart(number, len(weights), together))
@@ -174,7 +174,7 @@ class BlockParameter(DecodedParameter):
 
 
 class LayoutParameter(DecodedParameter):
-    """A weight in a comfy_kitchen layout. `fields` are the fields of the layout's Params except dtype and shape."""
+    """A weight in a comfy_kitchen layout. `fields` are the layout's parameters, without dtype and shape."""
 
     layout_name: str
     weight_shape: tuple[int, ...]

@@ -26,7 +26,7 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
     x: the input, [rows, channels].
     weight: one row for each output channel.
     size: a frame's height and width.
-    side: the side of the convolution's window.
+    side: the convolution's kernel size.
     """
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False

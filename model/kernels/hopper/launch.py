@@ -57,9 +57,9 @@ def product_source(name: str, columns: int, dtype: tuple[str, int], constraint: 
     """Return the source of a CUDA function `name`(d, a, b), a WGMMA instruction: d = a @ b or d += a @ b. The registers
     d hold [64, columns]; a and b are descriptors of matrices in shared memory.
 
-    dtype: a's and b's dtype: PTX name and size in bytes.
-    constraint: d's inline-assembly constraint: "f" for fp32 or "r" for fp16, after "+" (read and written) or "=" (only
-    written).
+    dtype: the PTX name, and the size in bytes, of a's and b's dtype.
+    constraint: d's inline-assembly constraint: "+" (read and written) or "=" (only written), then "f" for fp32 or "r"
+    for fp16.
     adds: whether to add to d, which requires "+".
     """
     half, across = constraint[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
