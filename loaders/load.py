@@ -58,7 +58,7 @@ def load_expert(
     resident_blocks: the number of blocks that stay on the GPU (None: all). The others are streamed.
     arithmetic: the number format of linear layers; "auto" means `dtype`.
     attention_mode: "exact" or "8bit" self-attention; "auto" means "exact".
-    shared_by: processes that each hold a piece of the streamed blocks, and run each forward at the same time.
+    shared_by: processes that each hold a piece of every streamed block, and run each forward at the same time.
     decoded_blocks: the number of leading blocks whose decoded weights are cached.
 
     Raise CheckpointError for an unsuitable file, InputError if the device or model does not support a mode.
@@ -94,8 +94,8 @@ def load_expert(
 
 
 def check_first_forward(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Add a hook that checks the result of the first forward. If the result is not finite, the hook raises
-    CheckpointError if a weight contains NaN or infinity."""
+    """Add a hook that checks the result of the first forward. The hook raises CheckpointError if the result is not
+    finite and a weight contains NaN or infinity."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         if torch.compiler.is_compiling():

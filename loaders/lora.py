@@ -66,7 +66,7 @@ def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
 
 
 def refuse_loras_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
-    """Raise InputError if a LoRA was chosen for one expert only, because the model at `path` has no experts."""
+    """Raise InputError if a LoRA was chosen for one expert only. Call this for a model without experts, at `path`."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
         raise InputError(

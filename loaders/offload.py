@@ -97,7 +97,7 @@ class _FileBlocks:
 
 class SharedBlocks:
     """Streamed blocks, gathered from processes that each hold a piece. All processes must gather the same blocks in the
-    same order, in a process group without other operations."""
+    same order, in a process group that serves nothing else."""
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
         self._device, self._group = device, group

@@ -147,7 +147,7 @@ class _ChunkQueue:
 
 
 class ChunkReader:
-    """The open files and the staging buffer of one reader thread, for devices other than CUDA."""
+    """A reader of file chunks for one thread and devices other than CUDA, with its open files and staging buffer."""
 
     def __init__(self, _device: torch.device, settings: UploadSettings) -> None:
         self._files: dict[MappedFile, io.FileIO] = {}
@@ -181,7 +181,7 @@ class ChunkReader:
 
 
 class CudaChunkReader(ChunkReader):
-    """The open files, the pinned staging buffers and the CUDA stream of one reader thread."""
+    """A reader of file chunks for one thread, with pinned staging buffers and a CUDA stream for copies to the GPU."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}

@@ -140,7 +140,7 @@ class RolloutMemory:
 class DecoderSettings(NamedTuple):
     """The settings of the VAE decoder.
 
-    elsewhere: whether it decodes on another GPU than the model's.
+    elsewhere: whether the decoder runs on another GPU than the diffusion model.
     recorded: whether its kernels are recorded as a CUDA graph.
     """
 
@@ -156,7 +156,7 @@ def converts_weights(checkpoint: Checkpoint, precision: Precision) -> bool:
 
 
 def estimate_rollout(work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings) -> StageEstimate:
-    """Return the memory estimate of a causal run's chunks, without the camera cache. `weights` is in bytes."""
+    """Return the estimated GPU memory of a causal run's chunks, without the camera cache. `weights` is in bytes."""
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)

@@ -33,7 +33,7 @@ class RolloutPlanner:
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
         """Return the most preferred memory plan that fits into `free` memory. Raises InputError if none fits.
-        `whole_video` means that no attention window is set; the message then suggests one."""
+        `whole_video` means that no attention window is set; the error then suggests one."""
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
         pages = cache(self._pages)
@@ -88,8 +88,8 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes of the weight file that every forward reads again: those of all except `resident` blocks.
-        Return 0 if all blocks stay loaded (None) or the processes shard the weights."""
+        """Return how many bytes of the weight file every forward reads again: those of all except `resident` blocks.
+        Return 0 if `resident` is None (all blocks) or the processes shard the weights."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()

@@ -30,7 +30,7 @@ model, optional W, A, S, D flags."""
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The user's options for a causal run. None selects the value of the state to continue, else the release's default.
+    """The user's options for a causal run. None selects the continued state's value, or without a state the default.
 
     indices: the denoising steps of a few-step model, in a 1,000-step schedule.
     steps, guide_scale, solver: the schedule of a guided model.
@@ -52,7 +52,7 @@ class RolloutSpec:
     """A checked plan of a causal run.
 
     frame: float32 [3, H, W], about -1 to 1, the video's first frame.
-    geometry: the size of this run's part, without the frames of `state`.
+    geometry: the size of the video to generate, without the frames of `state`.
     state: the state to continue; None for a new video.
     """
 

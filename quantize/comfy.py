@@ -23,7 +23,7 @@ _LARGEST = 448 * 6
 
 
 class Encoded(NamedTuple):
-    """A quantized matrix, with its quantized values in `values`.
+    """The result of quantizing a matrix.
 
     scales: the tensors of scales, by the suffix appended to the matrix's name.
     squared_error: the sum of the squared differences to the original values.

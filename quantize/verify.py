@@ -36,8 +36,8 @@ class VerifiedFile:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[VerifiedFile]:
-    """Compare the checksums of a package, model or text encoder; without checksums, look for NaN and infinity. `fast`
-    checks only headers and scales, no checksums. Raise CheckpointError or TextError for a faulty file."""
+    """Compare a package, model or text encoder with its stored checksums; without checksums, look for NaN and infinity.
+    With `fast`, check only headers and scales. Raise CheckpointError or TextError for a faulty file."""
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
     if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, checksum_path(alone).name}:

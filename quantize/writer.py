@@ -138,7 +138,7 @@ def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, 
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the names of all two-dimensional parameters: the weights of linear layers and embeddings."""
+    """Return the names of all two-dimensional parameters: weights of linear layers, and embedding tables if any."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 
@@ -191,7 +191,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def config_json(config: ModelConfig, release: Release | None = None) -> dict:
-    """Return the content of an official config.json. `release` is a causal model's release, if known."""
+    """Return the content of an official release's config.json. A causal model's `release` decides `_class_name`."""
     causal = GUIDED_CLASS if release and release.guided else CAUSAL_CLASS
     sizes = "text_len", "in_dim", "dim", "ffn_dim", "freq_dim", "out_dim", "num_heads", "num_layers", "eps"
     kind = {"_class_name": causal if config.causal else "WanModel", "model_type": "i2v"}

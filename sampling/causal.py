@@ -12,7 +12,7 @@ from .schedule import flow_sigmas, flow_timesteps
 from .solvers import solve
 
 TABLE_STEPS = 1000
-"""The number of steps of the UniPC schedule from which a few-step schedule selects its steps."""
+"""The number of steps of the UniPC schedule. A few-step schedule is a selection of these steps."""
 
 Predict = Callable[[Tensor, int], Tensor]
 """A function predict(x, timestep) that calls the model and returns the velocity."""

@@ -12,8 +12,8 @@ TRAIN_TIMESTEPS = 1000
 
 
 def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Return the noise levels, float32 [steps + 1], in falling order; the last one is 0. Raises InputError for invalid
-    arguments."""
+    """Return the noise levels, float32 [steps + 1], falling to 0. A larger `shift` raises them. `solver` decides the
+    first level. Raises InputError for invalid arguments."""
     return torch.from_numpy(np.append(_shifted(steps, shift, solver), 0.0)).float()
 
 

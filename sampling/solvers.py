@@ -78,9 +78,8 @@ def _predict(x: Tensor, x0_before: Tensor, x0: Tensor, levels: list[float], orde
 def _correct(x: Tensor, x0_before: Tensor, x0: Tensor, x0_next: Tensor, levels: list[float], order: int) -> Tensor:
     """Return the sample at noise level levels[-1], corrected by UniPC after the model was called there.
 
-    x, x0: the sample and the model's x0 at levels[-2].
-    x0_before: the model's x0 at levels[-3]; unused if `order` is 1.
-    x0_next: the model's x0 at levels[-1].
+    x: the sample at levels[-2].
+    x0_before, x0, x0_next: the model's x0 at levels[-3], levels[-2] and levels[-1]; order 1 ignores x0_before.
     """
     if order == 1:
         return _move(x, x0 + 0.5 * (x0_next - x0), levels[-2], levels[-1])

@@ -59,8 +59,8 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias. As convolution kernels require,
-    the frames lie in memory with a padding row and column. If `size.rows` is Size's default, use GPU_TEST_SIZE or
+    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias. Each frame is followed in memory
+    by a padding row and column, which H and W exclude. A default `size.rows` selects GPU_TEST_SIZE or, on a CPU,
     CPU_TEST_SIZE."""
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
@@ -112,8 +112,8 @@ KERNEL_TESTS["convolution"] = KernelTest(random_convolution, exact_convolution, 
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Return three arguments of a convolution kernel: all pixels [pixels, C] with padding, the frames' int32 indices,
-    and (height, width). `frames` is a view of memory in which a row and a column of zeros pad each frame."""
+    """Return three arguments of a convolution kernel: the memory of `frames` as [pixels, C], the frames' int32 indices
+    in it, and (height, width). Only the memory includes the row and column of zeros after each frame."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
     return rows, torch.arange(SLOT_COLUMNS, dtype=torch.int32, device=frames.device), (height, width)

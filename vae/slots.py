@@ -68,8 +68,8 @@ class _LayerRecorder(Decoder):
 
 
 def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
-    """Return the names of the temporal layers in the order in which they run for a latent frame, with repetitions.
-    `first` marks a video's first latent frame."""
+    """Return the names of the temporal layers in the order of their calls for one latent frame. A layer called twice is
+    listed twice. `first` marks a video's first latent frame."""
     recorder = _LayerRecorder(weights, first)
     for _frame in recorder.decode(torch.empty(0)):
         pass

@@ -74,8 +74,8 @@ class TinyDecoder:
 
     @torch.no_grad()
     def decode(self, latent: Tensor) -> Tensor:
-        """Decode the video's next normalised latent frames [1, 16, f, h, w]. Return the frames, float32 [1, 3, n, 8h,
-        8w] from 0 to 1. Raise InputError for a latent of another shape."""
+        """Decode the video's next normalised latent frames [1, 16, f, h, w]. Return frames, float32 [1, 3, n, 8h, 8w]
+        from 0 to 1. n is 4f, or 4f - 3 at the video's start. Raise InputError for other latent shapes."""
         if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
             raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
         if not latent.shape[2]:

@@ -42,8 +42,8 @@ def scale_owner(key: str) -> str | None:
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return a file's format descriptions by layer name (the weight's name without `.weight`). Raise CheckpointError
-    for invalid JSON."""
+    """Return the format descriptions, stored as JSON in a file's metadata and tensors, by layer name (the weight's name
+    without `.weight`). Raise CheckpointError for invalid JSON."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:

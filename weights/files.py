@@ -37,8 +37,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
-    """Return the prefix, such as `module.`, that precedes one of `known_names` in `keys`. Return "" if there is none,
-    or if not all keys with a dot begin with the prefix."""
+    """Return the prefix, such as `module.`, that precedes one of `known_names` in `keys`. Return "" if no key has one,
+    or if a key with a dot begins differently."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(name) for name in known_names for key in dotted if key.endswith(f".{name}")]
     prefix = min(found, key=len, default="")

@@ -63,8 +63,8 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer whose matrices have rank `rank`, 1 if the file states none. Raise ScaleError if
-        the file states another rank, or a scale that contradicts its alpha."""
+        """Return a layer's scale, or 1 if the file states none. `rank` is the rank of the layer's matrices. Raise
+        ScaleError if the file states another rank, or a scale that contradicts its alpha."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -84,8 +84,8 @@ class StatedScale(NamedTuple):
 
 
 def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale stated in a LoRA's header, or else in a JSON file in its folder. `keys` are the names of the
-    LoRA's tensors. Raise CheckpointError for adapters that are not plain LoRAs."""
+    """Return the scale stated in a LoRA's header, or else in a JSON file in its folder. `keys` are the LoRA's tensor
+    names, which show whether its header still holds. Raise CheckpointError for adapters that are not plain LoRAs."""
     peft = any(".lora_A." in key for key in keys)
     if TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys):
         # A LoRA of kohya's trainers that was converted to PEFT's names: the converters multiply the matrices by the
@@ -110,7 +110,7 @@ def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()
 class _Value(NamedTuple):
     """A value from a header or JSON file that may describe a LoRA.
 
-    name: PEFT's field name, or `scale`.
+    name: PEFT's field name, such as `lora_alpha`, or `scale`.
     of_lora: whether the key or the enclosing object shows that the value describes a LoRA; False for a bare `alpha`.
     """
 
@@ -154,7 +154,7 @@ def _is_of_a_lora(values: Sequence[_Value]) -> bool:
 
 
 def _parse(value: Any) -> Any:
-    """Decode a JSON text. Return None for a placeholder such as "None", and other texts and types unchanged."""
+    """Decode a JSON text. Return None for a placeholder such as "None". Return other values unchanged."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):

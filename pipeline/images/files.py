@@ -19,7 +19,7 @@ SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 BITS, LARGEST = 258, (341, 281)
 """The numbers of the TIFF tag BitsPerSample, and of the tags SMaxSampleValue and MaxSampleValue."""
 DARK = 17
-"""A 16-bit image seems to have unscaled 12-bit values if all its values, converted to 8 bits, are below this."""
+"""A 16-bit image seems to have unscaled 12-bit values if, as 8 bits, all are below this: 4095 of 65535 is 16 of 255."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
