@@ -144,8 +144,13 @@ def _made_once(factory: pytest.TempPathFactory, write: Callable[[Path], Path]) -
     """Return the folder that one of the processes of a run has written for all."""
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / write.__name__
+    complete = Path(f"{folder}.complete")
     with FileLock(f"{folder}.lock"):
-        return folder if folder.exists() else write(folder)
+        if not complete.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            write(folder)
+            complete.touch()
+    return folder
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ __all__ = [
     "Stripe",
     "TinyDecoder",
     "VideoDecoder",
+    "can_record",
     "check_values",
     "decode_latent",
     "encode_first_frame",
@@ -29,7 +30,6 @@ __all__ = [
     "load_tiny_decoder",
     "load_vae",
     "read_vae",
-    "can_record",
     "vae_width",
 ]
 
