@@ -14,8 +14,8 @@ LARGEST_FRACTION = 10.0
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """Return the largest frame count 4n + 1 that exceeds neither `requested` nor `n_poses`, and whose n + 1 latent
-    frames fill whole chunks of size `chunk`. Raise CameraError for too few frames or poses."""
+    """Return the largest frame count 4n + 1 that exceeds neither `requested` nor `n_poses`. Its n + 1 latent frames
+    must fill whole chunks of size `chunk`. Raise CameraError for too few frames or poses."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     for name, value in (("frames", requested), ("chunk", chunk)):

@@ -26,7 +26,7 @@ slow naive kernel (AMD)."""
 WRONG = 0.1
 """The relative RMS error above which a rejected kernel is reported as wrong; smaller errors come from low precision."""
 COPY_SHAPE = 8192, 16384
-"""The shape of the bf16 matrix whose copy measures the bandwidth of GPU memory."""
+"""The shape of the bf16 matrix that is copied to measure the bandwidth of GPU memory."""
 BUS = 2**28
 SLOWEST = 1e-3
 """The assumed TFLOP/s of an operation without a usable kernel."""
@@ -88,7 +88,7 @@ def estimate_values(row: Estimate) -> dict[str, Any]:
 
 
 def run_checkup(device: torch.device, folder: Path | None = None) -> Checkup:
-    """Check a machine. `folder`: the folder whose disk is timed, by default the cache. Raise InputError for an invalid
+    """Check a machine. `folder`: a folder on the disk to time, by default the cache. Raise InputError for an invalid
     LINGBOT_WORLD_KERNELS."""
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)

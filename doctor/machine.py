@@ -29,7 +29,7 @@ COMFYUI_ARGUMENTS = (
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return a machine's facts as a dict of JSON values. `folder`: the folder whose disk is timed, by default the
+    """Return a machine's facts as a dict of JSON values. `folder`: a folder on the disk to time, by default the
     cache."""
     card, found = card_of(device), user_cache.driver_version()
     facts: dict[str, Any] = {

@@ -32,7 +32,7 @@ def pick_sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[in
 
 
 def find_blurred(values: Sequence[float]) -> list[int]:
-    """Return the indices of frames whose sharpness is below BLURRED times the median of their neighbours' sharpness."""
+    """Return the indices of frames with a sharpness below BLURRED times the median of their neighbours' sharpness."""
     around = [
         [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
     ]

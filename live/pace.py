@@ -50,7 +50,7 @@ class Pace:
         return max(0.0, played - self._clock() - max(self._delays, default=0.0) - MARGIN)
 
     def record_undecoded(self, frames: int) -> None:
-        """Set the number of video frames whose latents are computed, but not yet decoded and delivered."""
+        """Set the number of video frames with computed latents that are not yet decoded and delivered."""
         self._undecoded = frames
 
     def record_work(self, seconds: float, frames: int) -> None:

@@ -75,7 +75,7 @@ _PendingCopy: TypeAlias = Upload | distributed.Work
 
 
 class StreamedBlock(NamedTuple):
-    """The file chunks of a block's weights, and the uint8 buffer whose first `nbytes` bytes they fill."""
+    """The file chunks of a block's weights, and the uint8 buffer that they fill up to byte `nbytes`."""
 
     chunks: list[FileChunk]
     buffer: Tensor

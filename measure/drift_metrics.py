@@ -193,7 +193,7 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels whose source is inside."""
+    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source inside the image."""
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

@@ -136,7 +136,8 @@ class Measurement:
 
     @property
     def following(self) -> int:
-        """The number of keyframe pairs whose measured motion follows the path, not counting ambiguous measurements."""
+        """The number of keyframe pairs with a measured motion that follows the path, not counting ambiguous
+        measurements."""
         return sum(not pair.fault for pair in self.judged)
 
     @property

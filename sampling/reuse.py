@@ -7,9 +7,9 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of first steps whose velocity is never extrapolated. A change of expert starts the count again."""
+"""The number of first steps without extrapolation of the velocity. A change of expert starts the count again."""
 LAST = 2
-"""The number of a run's last steps whose velocity is never extrapolated."""
+"""The number of a run's last steps without extrapolation of the velocity."""
 MOST = 4
 """The maximum number of consecutive steps with an extrapolated velocity."""
 

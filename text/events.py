@@ -72,7 +72,8 @@ class Events:
     """The events of a walk (a steered live video), and which are active. Any thread may call the methods."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Split the full prompt `prompt` into the base prompt and the active `events`, whose sentences end it."""
+        """Split the full prompt `prompt` into the base prompt and the active `events`. The events' sentences end the
+        prompt."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.set_full_prompt(prompt)

@@ -50,7 +50,7 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """A small, approximate replacement of the VAE's decoder. Each instance decodes one video, whose latent frames may
+    """A small, approximate replacement of the VAE's decoder. Each instance decodes one video. Its latent frames may
     arrive in several calls of `decode`."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:

@@ -46,7 +46,7 @@ def shared_prefix(keys: Iterable[str], known_names: Iterable[str]) -> str:
 
 
 def drop_other_parts(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Return a ComfyUI checkpoint's entries except those of models whose prefixes are not in `prefixes`. Names keep
+    """Return a ComfyUI checkpoint's entries except those of models with prefixes outside of `prefixes`. Names keep
     their prefixes. Return all entries if no name begins with one of `prefixes`."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):

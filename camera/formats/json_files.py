@@ -168,7 +168,7 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 
 def read_camera_path(path: Path, convention: Convention) -> CameraFile:
-    """Read nerfstudio's camera_path.json, whose matrices have the given `convention`."""
+    """Read nerfstudio's camera_path.json with matrices of the given `convention`."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]

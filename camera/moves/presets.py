@@ -39,8 +39,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for moves whose amount is a length in world units: the model sees only ratios between a path's steps.
-        It is "" if `amount` is in degrees or 0."""
+        """A note for moves with an amount in world units: the model sees only ratios between a path's steps. It is ""
+        if `amount` is in degrees or 0."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 

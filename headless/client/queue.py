@@ -142,7 +142,8 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes whose input `name` has a value instead of a link. `kinds`: their classes, by default all."""
+    """Return the nodes in which the input `name` has a value instead of a link. `kinds`: their classes, by default
+    all."""
     return [
         node
         for node in workflow.values()

@@ -109,7 +109,8 @@ class _WriteOnly:
 
 
 def _encoding() -> dict[str, str]:
-    """Return libx264's options for reproducible output: without AVX-512, whose code reads uninitialised memory."""
+    """Return libx264's options for reproducible output: without AVX-512, because that code reads uninitialised
+    memory."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

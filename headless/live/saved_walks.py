@@ -45,8 +45,8 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
-    """Delete the saved walks in `folder`, except the newest `keep` walks, running walks, and walks whose folder or file
-    is in `used`. Return each deleted walk's name, with a note if other files in its folder stay."""
+    """Delete the saved walks in `folder`, except the newest `keep` walks, running walks, and walks with a folder or
+    file in `used`. Return each deleted walk's name, with a note if other files in its folder stay."""
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]
     removed = [walk for walk in old if walk.resolve() not in spared and not is_locked(walk / SETTINGS_FILE)]

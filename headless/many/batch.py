@@ -47,7 +47,7 @@ class SeededJob:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of jobs by outcome. `skipped`: jobs whose video an earlier run has made."""
+    """The numbers of jobs by outcome. `skipped`: jobs with a video from an earlier run."""
 
     done: int
     skipped: int

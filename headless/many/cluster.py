@@ -23,7 +23,7 @@ ANSWER_SECONDS = 5
 LEAVE_SECONDS = 60
 """The timeout in seconds for joining each actor's thread at the end of a batch."""
 MAX_TRIES = 3
-"""The maximum number of attempts at a job whose actors are lost."""
+"""The maximum number of attempts at a job after its actors were lost."""
 
 
 def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:

@@ -91,7 +91,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `tool` so that LingBotErrors become ToolErrors, whose message the assistant receives."""
+    """Wrap `tool` so that LingBotErrors become ToolErrors. The assistant receives their message."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Detection of start images whose colours differ between ComfyUI's Load Image and browsers."""
+"""Detection of start images with other colours in ComfyUI's Load Image than in browsers."""
 
 from collections.abc import Iterator
 from pathlib import Path

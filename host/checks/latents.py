@@ -97,8 +97,8 @@ def input_noise_warnings(name: str, latent: Tensor) -> Iterator[str]:
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return (level, name). The level is the sigma after the sampler's last step. The name is "", except for a sampler
-    that omits the step to sigma 0, whose name is returned."""
+    """Return (level, name). The level is the sigma after the sampler's last step. The name is the sampler's if it omits
+    the step to sigma 0, else ""."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")

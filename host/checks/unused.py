@@ -32,7 +32,7 @@ def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, s
 
 
 def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
-    """Yield a warning for each node on the MODEL whose timestep range contains no step of the run."""
+    """Yield a warning for each node on the MODEL if its timestep range contains no step of the run."""
     try:
         prompt, _ = running_prompt()
     except UnknownError:

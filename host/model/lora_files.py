@@ -135,8 +135,8 @@ def _spelling(key: str) -> str:
 
 
 def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> dict:
-    """Return a LoRA's patches, without those whose shape differs from the weight's. Raise InputError if most differ, or
-    if `patches` is empty and `strength` is not 0."""
+    """Return a LoRA's patches, without those of another shape than the weight's. Raise InputError if most differ, or if
+    `patches` is empty and `strength` is not 0."""
     if not patches and strength:
         raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {WHICH_LORA}")
     weights = dict(model.named_parameters())

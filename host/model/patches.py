@@ -53,7 +53,7 @@ TRANSFORMER_OPTIONS = {
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 PATCHES = {"attn1_patch", "attn2_patch", "double_block"}
-"""The keys of transformer_options["patches"] whose functions the model calls."""
+"""The keys of transformer_options["patches"] with functions that the model calls."""
 REPLACED, BLOCK = "dit", "double_block"
 """The keys of a block's replacement: transformer_options["patches_replace"][REPLACED][(BLOCK, index)]."""
 _OPTIONS_OF_OTHER_MODELS = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}

@@ -37,7 +37,7 @@ def register(server) -> None:
 
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
-        """Return as JSON the workflow id of the prompt whose id is the query's `prompt`, or null."""
+        """Return as JSON the workflow id of the prompt with the id in the query's `prompt`, or null."""
         run = request.query.get("prompt", "")
         found: Any = next((item[3] for item in _queue_items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
@@ -117,7 +117,7 @@ def validating_prompt() -> tuple[Prompt, str]:
 
 
 class UnknownError(Exception):
-    """The error for an input whose value is unknown before ComfyUI runs the prompt, and for code that runs outside of
+    """The error for an input with an unknown value before ComfyUI runs the prompt, and for code that runs outside of
     any prompt."""
 
 

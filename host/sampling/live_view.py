@@ -118,7 +118,7 @@ class LiveView:
         self._call_in_loop(self._tell, kind, message)
 
     def poll_client(self) -> None:
-        """Stop a steered walk whose client has pressed Stop, left, or sent no input for long. Pause it after a shorter
+        """Stop a steered walk if the client has pressed Stop, left, or sent no input for long. Pause it after a shorter
         time without input. Raise ComfyUI's InterruptProcessingException if the user cancels the run."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since

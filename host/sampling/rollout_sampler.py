@@ -21,7 +21,7 @@ from .guider import CallbackSampler
 
 LATENT_CHANNELS = 16
 BLOCK_HOOKS = ("patches", "patches_replace", "optimized_attention_override")
-"""The keys of transformer_options whose functions run inside or between blocks. They prevent CUDA graphs."""
+"""The keys of transformer_options with functions that run inside or between blocks. They prevent CUDA graphs."""
 
 
 def run_with_model(

@@ -76,7 +76,7 @@ class WorldMap:
 
 
 class PlacedMap:
-    """A map in the coordinates of a walk, whose origin is the camera of the first frame."""
+    """A map in the coordinates of a walk. Their origin is the camera of the first frame."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place

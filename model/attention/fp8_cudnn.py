@@ -1,4 +1,4 @@
-"""Attention over float8_e4m3fn operands by a cuDNN graph, whose result is in 8 bits too."""
+"""Attention over float8_e4m3fn operands by a cuDNN graph, with a result in 8 bits too."""
 
 import atexit
 from functools import lru_cache

@@ -160,8 +160,8 @@ def settings() -> dict[str, str]:
 
 
 def preferred_8bit_format(card: Card) -> Literal["fp8", "int8"]:
-    """Return the number format for 8-bit matrix products: "fp8" on Hopper and Blackwell server GPUs, whose int8 kernels
-    are slow, else "int8"."""
+    """Return the number format for 8-bit matrix products: "fp8" on Hopper and Blackwell server GPUs, because their int8
+    kernels are slow, else "int8"."""
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 

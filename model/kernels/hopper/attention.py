@@ -124,8 +124,8 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, columns: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write token i of (x - shift) * factor to `out[:, columns[i]]`. x is [tokens, dim]. Return `out` [dim, columns],
-    whose dimensions must be multiples of 64."""
+    """Write token i of (x - shift) * factor to `out[:, columns[i]]`. x is [tokens, dim]. Return `out` [dim, columns].
+    Both dimensions must be multiples of 64."""
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()
